@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # An arm64 board without one: Debian for Arm under qemu's user emulation, behind an sshd of its own. Its numbers are
-# Arm's (kernels, wheels, placement); its times mean nothing. Needs root, a Debian host and 2 GB.
+# Arm's (kernels, wheels, placement); its times mean nothing. Needs root, a Debian host and 2 GB. For numbers alone
+# arm64_python.sh is enough, which makes a Python in seconds.
 #
 #   benchmarks/arm64_board.sh /var/tmp/board            # makes it where it is absent, then serves until Ctrl-C
 #   EDGEOPT_SSH="ssh -F /var/tmp/board/config" edgeopt optimize model.onnx -t cpu --on ssh://arm
 #
 # Source: Debian wiki, EmDebian/CrossDebootstrap; qemu-user(1). qemu 7.2 hands the host's /proc/cpuinfo on, so the board
 # gets one of a Cortex-A76, and the host's /sys, without which XNNPACK finds no float16. Its processor is a Cortex-A76
-# too: with all extensions that qemu 7.2 knows ONNX Runtime takes its SME kernels, which write zeros there.
+# too: with all extensions ONNX Runtime takes its SME kernels, which QEMU 7.2 computes wrongly, and 10.0 right.
 set -euo pipefail
 folder=${1:?usage: arm64_board.sh FOLDER}
 root=$folder/root
@@ -17,10 +18,7 @@ if [ ! -x "$root/usr/sbin/sshd" ]; then
   debootstrap --arch=arm64 --variant=minbase \
     --include=python3,python3-venv,openssh-server,ca-certificates,libgl1,libglib2.0-0 bookworm "$root"
 fi
-features="fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
-for core in 0 1; do
-  printf 'processor\t: %s\nFeatures\t: %s\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0b\n\n' "$core" "$features"
-done > "$folder/cpuinfo"
+"$(dirname "$0")/arm64_cpuinfo.sh" > "$folder/cpuinfo"
 mounted() { grep -q " $1 " /proc/mounts; }
 mounted "$root/proc" || mount -t proc proc "$root/proc"
 mounted "$root/proc/cpuinfo" || mount --bind "$folder/cpuinfo" "$root/proc/cpuinfo"

@@ -26,7 +26,7 @@ from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.runtime.devices.availability import load_executor
-from edgeopt.steps.convert.stored_weights import store_weights
+from edgeopt.steps.convert.precisions import store_weights
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.system.declared.target import Granularity, Int8Rules, find_target
 from edgeopt.system.device_clock import device_clock

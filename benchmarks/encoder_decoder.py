@@ -110,10 +110,12 @@ def main() -> None:
     report = optimize_encoder_decoder(
         str(exported), target="cpu", out=asked.folder / "out", options=options, listener=Silence()
     )
-    for one in report.forms:
+    for one in report.candidates:
         speeds = "; ".join(f"{part} {one.speed[part]}" for part in PARTS) if one.speed else ""
         print(f"{one.name:<16} {one.size_bytes / 2**20:7.1f} MiB  {speeds}  {one.rise or ''}  {one.out}")
-    print(f"chosen: {report.chosen}, on {report.cpu}, {report.threads} thread, after {report.seconds:.0f} s")
+    print(
+        f"chosen: {report.chosen}, on {report.environment.cpu}, {report.threads} thread, after {report.seconds:.0f} s"
+    )
     for note in report.notes:
         print(note)
     ratios = np.log(against_torch(network, report.folder, asked.output_tokens))

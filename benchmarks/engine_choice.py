@@ -3,7 +3,8 @@
     PYTHONPATH=toolkit python benchmarks/engine_choice.py FOLDER ... [--pictures FOLDER] [--seconds 4]
 
 Each FOLDER is written by `edgeopt optimize MODEL -t cpu --threads 1 --skip prune`, with every engine installed. The
-chosen form and all that the search measured nearly as fast run again in turns, execution alone. A row:
+chosen form and all that the search measured nearly as fast run again in turns, execution alone, on the first of
+--pictures as the recipe in the bundle feeds it (without them on noise). A row:
 
 - the time of ONNX Runtime's float32, and the speed of the chosen form over it, as the search measured them;
 - what the search proved of its accuracy;
@@ -25,7 +26,7 @@ from typing import Any
 
 from engines import inputs_of
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Session
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import load_model
@@ -33,11 +34,12 @@ from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
+from edgeopt.recipes.binding import ChosenRecipe, bind_recipe
 from edgeopt.recipes.inputs.frames import Frames, open_frames
-from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.declared.target import find_target
-from edgeopt.tasks import make_task
+from edgeopt.tasks import FrameTask, make_task
 
 HEAD = ("model", "onnxruntime fp32", "chosen", "speed", "accuracy", "fastest of all", "over the chosen", "accuracy", "")
 BASELINE = "baseline"
@@ -63,20 +65,23 @@ def row(folder: Path, frames: Frames | None, seconds: float) -> Sequence[str]:
     """Return the cells of one search."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     forms = {form["name"]: form for form in report["candidates"] if form["latency"]}
+    if BASELINE not in forms:
+        raise UnavailableError("the search measured nothing", remedy="give --time-limit more")
     chosen = report["chosen"]
     speeds = {name: form["execute"]["speedup"] if form["execute"] else 1.0 for name, form in forms.items()}
     near = [name for name in forms if speeds[name] >= _NEAR * max(speeds.values())]
     with guarded(), ExitStack() as stack:
         names = dict.fromkeys((BASELINE, chosen, *near))
         sessions = {name: opened(folder, forms[name], report["threads"], stack) for name in names}
-        inputs = inputs_of(load_model(folder / forms[BASELINE]["file"]), 0)
+        task = task_of(folder, sessions[BASELINE])
+        inputs = task.preprocess(frames.read(0))[0] if frames is not None else inputs_of(sessions[BASELINE], 0)
         calls = {name: call_of(session, inputs) for name, session in sessions.items()}
         ratios = compare_calls(calls, baseline=chosen, seconds=seconds, block=5) if len(calls) > 1 else {}
         first = {name: ratio.speedup for name, ratio in ratios.items() if not name.endswith(_LATER)}
         fastest = max(first, key=lambda name: first[name], default=chosen)
         if first.get(fastest, 0) <= 1:
             fastest = chosen
-        accuracy = _proven(forms[fastest]) or _agreement(report["recipe"], sessions, fastest, frames)
+        accuracy = _proven(forms[fastest]) or _agreement(task, sessions, fastest, frames)
     beaten = [name for name, ratio in ratios.items() if ratio.low > 1 and _is_kept(forms[name])]
     return [
         report["model"],
@@ -112,13 +117,18 @@ def _proven(form: Form) -> str:
     return "{word}: {agreement:.3f}, at least {agreement_least:.3f}, n {samples}".format(**judged)
 
 
-def _agreement(recipe: str, sessions: Mapping[str, Session], name: str, frames: Frames | None) -> str:
+def task_of(folder: Path, original: Session) -> FrameTask:
+    """Return how the search fed the original and read its answers: a recipe of one's own lies in the bundle alone."""
+    recipe = replace(read_bundle(folder / "bundle").recipe, embedded=())
+    bound = bind_recipe(ChosenRecipe(recipe, ""), original.inputs, original.outputs, {}, {}).recipe
+    return make_task(bound, original.inputs, original.outputs, evaluating=True)
+
+
+def _agreement(task: FrameTask, sessions: Mapping[str, Session], name: str, frames: Frames | None) -> str:
     """Return the agreement of a form with the original's answers to pictures."""
     if frames is None or name == BASELINE:
         return ""
     original = sessions[BASELINE]
-    chosen = choose_recipe(recipe, None, original.inputs, original.outputs, {})
-    task = make_task(chosen.recipe, original.inputs, original.outputs, evaluating=True)
     kept = frames.select(range(min(_JUDGED, len(frames))))
     reference, changed = answers(original, task, kept), answers(sessions[name], task, kept)
     each = agreement_of_each(task, changed, reference)

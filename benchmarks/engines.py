@@ -1,4 +1,4 @@
-"""Which engine runs which model fastest: ONNX Runtime, OpenVINO, ncnn, LiteRT, ExecuTorch; in turns, one thread.
+"""Which engine runs which model fastest: ONNX Runtime, OpenVINO, ncnn, LiteRT, MNN, ExecuTorch; in turns, one thread.
 
     PYTHONPATH=toolkit python benchmarks/engines.py MODEL.onnx [MODEL.onnx ...] [--threads 1] [--seconds 6] [--int8]
 
@@ -43,6 +43,7 @@ FORMS: Mapping[str, tuple[str, str, str]] = {
     "ncnn fp32": ("ncnn", "CPU", "fp32"),
     "ncnn bf16": ("ncnn", "CPU", "bf16"),
     "litert fp32": ("litert", "CPU", "fp32"),
+    "mnn fp32": ("mnn", "CPU", "fp32"),
     "executorch fp32": ("executorch", "CPU", "fp32"),
 }
 """Executor, provider and precision of each column."""
@@ -67,10 +68,11 @@ def prepared(file: Path) -> Model:
     return fuse(simplify(model, shapes, [sample]).model, [sample]).model
 
 
-def inputs_of(model: Model, seed: int) -> dict[str, np.ndarray]:
-    """Return made-up inputs: numbers of pictures after normalisation."""
+def inputs_of(model: Model | Session, seed: int) -> dict[str, np.ndarray]:
+    """Return made-up inputs: numbers of pictures after normalisation; a free dimension is 1."""
     chance = np.random.default_rng(seed)
-    return {spec.name: chance.standard_normal(spec.shape).astype(np.float32) for spec in model.inputs}
+    shapes = {spec.name: [size if isinstance(size, int) else 1 for size in spec.shape] for spec in model.inputs}
+    return {name: chance.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def opened(model: Model, stack: ExitStack, threads: int) -> tuple[dict[str, Session], dict[str, str]]:

@@ -48,8 +48,9 @@ from edgeopt.measurement.check.baseline import Baseline, read_baseline, write_ba
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import Candidate, Latency, StageTime
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.report.summary import summarize, write_report
-from edgeopt.optimization.result import Report, read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
@@ -485,7 +486,7 @@ def make_report(folder: Path) -> list[Path]:
         speed=Ratio(1.1, 1.0, 1.2, Change.FASTER),
         notes=notes,
     )
-    words = {one.name: "x" for one in dataclasses.fields(Report) if one.default is dataclasses.MISSING}
+    words = {one.name: "x" for one in dataclasses.fields(ModelReport) if one.default is dataclasses.MISSING}
     whole = words | {
         "environment": read_environment(),
         "threads": 1,
@@ -500,13 +501,13 @@ def make_report(folder: Path) -> list[Path]:
         "bundle": folder / "bundle",
         "notes": notes,
     }
-    write_report(Report(**whole))
+    write_report(ModelReport(**whole))
     return [folder / "report.json"]
 
 
 def read_report_whole(path: Path) -> object:
     """Read a report and write it again, in every format."""
-    found = read_report(path.parent)
+    found = read_report(path.parent, ModelReport)
     return found.verdict_line, found.exit_code, [render(summarize(found), name) for name in names()]
 
 

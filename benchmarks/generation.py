@@ -145,7 +145,7 @@ def of_forms(file: Path, work: Path) -> None:
         found = optimize_language_model(
             str(file), target="cpu", out=work / f"out-{prompt}-{output}", options=options, listener=Silence()
         )
-        for one in found.forms:
+        for one in found.candidates:
             speeds = " | ".join(str(one.speed[part]) for part in ("answer", "TTFT", "TPOT")) if one.speed else " | | "
             told = "chosen" if one.name == found.chosen else one.out
             print(

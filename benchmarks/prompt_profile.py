@@ -25,7 +25,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP, cache_parts
 from edgeopt.executors.onnxruntime.prefill import OnnxPrefill, Prefill
-from edgeopt.executors.openvino.prefill import OpenVinoPrefill, options_of_prompts
+from edgeopt.executors.openvino.pages import options_on_openvino
+from edgeopt.executors.openvino.prefill import OpenVinoPrefill
 
 _FIRST_TOKEN, _MOST_TOKEN = 5, 1000
 _PRODUCTS = ("MatMul", "MatMulNBits", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FullyConnected")
@@ -83,12 +84,12 @@ def on_onnxruntime(file: Path, tokens: int, chunk: int) -> dict[str, float]:
 
 def on_openvino(file: Path, tokens: int, chunk: int) -> dict[str, float]:
     """Return ms by op of the second of two prompts."""
-    options, totals = options_of_prompts(1), defaultdict[str, float](float)
+    options, totals = options_on_openvino(1), defaultdict[str, float](float)
     graph = OpenVinoPrefill(file, replace(options, entries={**options.entries, "PERF_COUNT": "YES"}))
     graph.fitted(cache_parts(graph.inputs, graph.outputs, needs_logits=False))
 
     def add() -> None:
-        for value in graph._request.get_profiling_info():
+        for value in graph._graph._request.get_profiling_info():
             totals[value.node_type] += value.real_time.total_seconds() * 1e3
 
     run(graph, graph, tokens, chunk)

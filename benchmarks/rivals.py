@@ -8,8 +8,8 @@ folder is shown and not measured again, so that an interrupted run goes on where
 nothing else: the last line of each table says where it was not quiet.
 
 Shapes: `tiny` is the shipped `tiny_lm` (0.9 million weights), `large` the same made large (51 million), `smol` that of
-SmolLM2-135M with random weights, whose perplexity says nothing and is left out. At 16 bits ours computes in 32, as its
-files hold floats; the rivals hold 16.
+SmolLM2-135M with random weights, whose perplexity says nothing and is left out; `half` that of Qwen2.5-0.5B. At 16 bits
+ours computes in 32, as its files hold floats; the rivals hold 16.
 """
 
 from __future__ import annotations
@@ -47,8 +47,19 @@ FIGURES = ("TTFT", "TPOT", "decode", "peak memory", "cold start")
 
 def write_smol(folder: Path) -> None:
     """Write a folder with the shape of SmolLM2-135M; its context is shortened to 2048."""
-    chance = np.random.default_rng(0)
-    hidden, inner, layers, heads, kv_heads, head, vocabulary = 576, 1536, 30, 9, 3, 64, 49152
+    write_random(folder, hidden=576, inner=1536, layers=30, heads=9, kv_heads=3, vocabulary=49152)
+
+
+def write_half(folder: Path) -> None:
+    """Write a folder with the shape of Qwen2.5-0.5B as a Llama: its 494 million weights without their biases."""
+    write_random(folder, hidden=896, inner=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936)
+
+
+def write_random(
+    folder: Path, *, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int
+) -> None:
+    """Write a Llama of random weights with heads of 64 numbers and a context of 2048."""
+    chance, head = np.random.default_rng(0), 64
 
     def drawn(*shape: int) -> np.ndarray:
         return (0.02 * chance.standard_normal(shape, np.float32)).astype(np.float32)
@@ -78,7 +89,12 @@ def write_smol(folder: Path) -> None:
     file.write_text(json.dumps(values), "utf-8")
 
 
-WRITERS: Mapping[str, Callable[[Path], None] | None] = {"tiny": None, "large": write_large, "smol": write_smol}
+WRITERS: Mapping[str, Callable[[Path], None] | None] = {
+    "tiny": None,
+    "large": write_large,
+    "smol": write_smol,
+    "half": write_half,
+}
 
 
 def model_of(work: Path, shape: str, bits: int) -> Path:

@@ -7,7 +7,7 @@ Of the shipped `tiny_lm` enlarged to 51 million weights (`benchmarks/generation.
 eight prompts, greedily. Counted is how many answers are those of the model alone, its prompt at once, in a cache of
 its own; where single tokens sum otherwise than several, guesses and a last row of slots are compared with an answer
 by `--exact`, as guesses are refused without it. With `--model` it is another language model that `edgeopt export`
-wrote, which has no draft.
+wrote, which has no draft. `--forms bf16+openvino,w8+openvino` are the forms that OpenVINO computes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from time import sleep
 
 from generation import SHIPPED, exported
 
+from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import Model, load_model, save_model
-from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.forms.kinds import EIGHT_BITS_BLOCK, FORMS
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
+from edgeopt.optimization.generation.forms.prompts_elsewhere import WHOLE
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
@@ -34,13 +36,16 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
+from edgeopt.steps.convert.bfloat16_weights import store_in_bfloat16
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
+from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.system.machine.environment import read_environment
 
 PROMPTS = 8
 LENGTHS = (100, 61, 97, 34, 120, 75, 48, 89)
+BLOCKS = f"w8+{OPENVINO}"
 _BESIDE = ("recipe.toml", "tokenizer.json", "held_out.txt")
 PART = 32
 """Tokens of a run of the graph of prompts, where there are two; `optimize` has 128, and these prompts are short."""
@@ -149,6 +154,8 @@ def forms_of(file: Path) -> dict[str, Callable[[], Model]]:
     material = DecoderMaterial(model, find_device("cpu"), windows, 1, 0, 0.02, Silence())
     made: dict[str, Callable[[], Model]] = {"fp32": lambda: model}
     made |= {one.name: (lambda one=one: one.make(material).model) for one in FORMS}
+    made[WHOLE] = lambda: store_in_bfloat16(model).model
+    made[BLOCKS] = lambda: make_weight_only(model, 8, EIGHT_BITS_BLOCK, tables=False).model
 
     def small(name: str) -> Callable[[], Model]:
         return lambda: make_integer_cache(made[name](), material.cache_ranges).model
@@ -161,7 +168,7 @@ def save(forms: Mapping[str, Callable[[], Model]], name: str, folder: Path) -> s
     prompts, _, tokens = name.partition("-")
     if name in forms or not tokens:
         save_model(keep_last_logits(forms[name]()).model, folder / "model.onnx")
-        return ""
+        return f'\nengine = "{OPENVINO}"\nchunk = {PART}' if name in (WHOLE, BLOCKS) else ""
     prompts += "+cache8" if tokens.endswith("+cache8") else ""
     token_graph = keep_last_logits(forms[tokens]()).model
     write_two_graphs(forms[prompts](), token_graph, folder / "model.onnx", folder / "prefill.onnx")

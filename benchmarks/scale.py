@@ -34,7 +34,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Silence
 from edgeopt.report.formats import Paper, render, write_pages
 from edgeopt.system.cluster import dask as dask_cluster
@@ -222,7 +223,7 @@ def page(folder: Path, recording: Recording) -> None:
     assert len(kept) == count, "every cell is kept"
     used = cpu_s() - begun
     show(what="resume", cells=count, cpu_ms_a_cell=1e3 * used / count, rss_kb_a_cell=1e3 * (rss_mb() - memory) / count)
-    report, rows = read_report(out / "cells" / cells.cells[0].name), dict[str, list[tuple[float, float]]]()
+    report, rows = read_report(out / "cells" / cells.cells[0].name, ModelReport), dict[str, list[tuple[float, float]]]()
     for size in (100, 1_000, 10_000):
         ran = tuple(made_cell(i, report) for i in range(size))
         result = FleetResult("nightly", out, ran, {cell.name: {"p50_ms": 1.0, "score": 0.5} for cell in ran})

@@ -28,7 +28,7 @@ from edgeopt.recipes.inputs.made_up import synthetic_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.schedule import Model, Scheduler, Terms
+from edgeopt.runtime.schedule import ScheduledModel, Scheduler, Terms
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.order_statistic import order_statistic
 
@@ -75,8 +75,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = [bundle_of(first, None, Path(folder) / "1"), bundle_of(second, asked.recipe, Path(folder) / "2")]
         models = {
-            "first": Model(paths[0], Terms(priority=1, fps=asked.fps), threads=THREADS),
-            "second": Model(paths[1], threads=THREADS),
+            "first": ScheduledModel(paths[0], Terms(priority=1, fps=asked.fps), threads=THREADS),
+            "second": ScheduledModel(paths[1], threads=THREADS),
         }
         with Runtime.load(paths[0]) as one, Runtime.load(paths[1]) as two, Scheduler(models) as scheduler:
             ways = {

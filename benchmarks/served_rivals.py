@@ -2,11 +2,13 @@
 
     python benchmarks/served_rivals.py MODEL --gguf FILE --llama-server PATH [--clients 8] [--slots 8] [--seconds 30]
     python benchmarks/served_rivals.py MODEL --gguf FILE --llama-server PATH --check
+    python benchmarks/served_rivals.py MODEL --beside "NAME=MODEL [OPTIONS]" [--beside ...]
 
 Both servers are open all the time and asked in turns (ours, theirs, theirs, ours, ...), with the same prompts of random
 tokens, each asked once, so that no cache of prompts helps anybody. A client asks anew as soon as its answer is whole.
 All answers are kept in the work folder; `--check` opens both servers anew, asks each prompt alone and compares, as a
-right answer is the one that the same request gets alone. Without `--llama-server`, ours alone is measured.
+right answer is the one that the same request gets alone. Without `--llama-server`, ours alone is measured; with
+`--beside` further forms of ours, each in a server of its own with options of its own.
 
 The file of the same weights for llama.cpp: `export.decoder.gguf.writing`, then `llama-quantize FILE OUT Q4_0`.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import selectors
+import shlex
 import socket
 import subprocess
 import sys
@@ -186,9 +189,14 @@ def told(turn: Turn) -> str:
 
 def opened(given: argparse.Namespace, slots: int) -> list[Served]:
     """Open the servers that are measured."""
-    ours = [sys.executable, "-m", "edgeopt", "serve", str(given.model), "--port", str(given.port), "--name", OURS]
-    ours += ["--threads", str(given.threads), "--slots", str(slots), "--context", str(given.context), *given.own]
-    servers = [Served(OURS, ours, given.port, given.work / "edgeopt.log")]
+    forms = [(OURS, str(given.model)), *(text.split("=", 1) for text in given.beside)]
+    servers = list[Served]()
+    for i, (name, text) in enumerate(forms):
+        model, *options = shlex.split(text)
+        ours = [sys.executable, "-m", "edgeopt", "serve", model, "--port", str(given.port + 2 * i), "--name", name]
+        ours += ["--threads", str(given.threads), "--slots", str(slots), "--context", str(given.context)]
+        log = given.work / f"{name}.log"
+        servers.append(Served(name, [*ours, *given.own, *options], given.port + 2 * i, log))
     if given.llama_server:
         theirs = [str(given.llama_server), "-m", str(given.gguf), "--port", str(given.port + 1)]
         theirs += ["-np", str(slots), "-c", str(slots * given.context), "-t", str(given.threads), "-cram", "0"]
@@ -198,7 +206,8 @@ def opened(given: argparse.Namespace, slots: int) -> list[Served]:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure both in turns, and keep what they answered."""
-    servers, kept = opened(given, given.slots), {OURS: dict[str, str](), THEIRS: dict[str, str]()}
+    servers = opened(given, given.slots)
+    kept = {server.name: dict[str, str]() for server in servers}
     turns, numbers = list[Turn](), iter(range(1, 1 << 30))
     order = [*servers, *reversed(servers)] if len(servers) > 1 else servers
     try:
@@ -245,6 +254,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--beside", action="append", default=[], help="NAME=MODEL [OPTIONS] of another form of ours.")
     parser.add_argument("--check", action="store_true", help="Compare kept answers with those of requests alone.")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "served-rivals")
     parser.add_argument("--clients", type=int, default=8)

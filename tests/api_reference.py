@@ -15,23 +15,36 @@ from typing import Any
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Verbs": (
-        "Each is the command of the same name. `options` may be given whole or by the names of its fields.",
+        "Each does what the command of the same name does. Pass `options` as a whole, or its fields by name.",
         (
             "edgeopt:optimize",
             "edgeopt.optimization.options:Options",
             "edgeopt:quantize",
+            "edgeopt:inspect",
+            "edgeopt.report.facts:WorkloadFacts",
+            "edgeopt.inspection.inspect:Inspection",
+            "edgeopt.steps.quantize.inspection.view:QuantizedView",
             "edgeopt:bench",
             "edgeopt.measurement.frames.options:MeasureOptions",
             "edgeopt.measurement.frames.options:BenchOptions",
             "edgeopt.measurement.bench.result:BenchResult",
             "edgeopt:compare",
             "edgeopt:check",
+            "edgeopt:run",
+            "edgeopt.running.answers:RunResult",
+            "edgeopt.running.live:LiveResult",
+            "edgeopt.running.live:FrameAnswer",
+            "edgeopt.running.writing:WrittenResult",
+            "edgeopt.running.talking:TalkResult",
+            "edgeopt:serve",
+            "edgeopt.running.serving_thread:RunningServer",
+            "edgeopt.running.serving:Served",
             "edgeopt:combine_bundles",
             "edgeopt.verbs.bundle.combine:extract_bundle",
         ),
     ),
     "In an app": (
-        "A bundle becomes a `Runtime`; several become a `Pipeline` or share a device under a `Scheduler`.",
+        "A `Runtime` opens a bundle; several bundles form a `Pipeline`, or share a device under a `Scheduler`.",
         (
             "edgeopt:Runtime",
             "edgeopt:Stream",
@@ -41,7 +54,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.runtime.drift.sketch:Sketch",
             "edgeopt:Pipeline",
             "edgeopt:Scheduler",
-            "edgeopt.runtime.schedule:Model",
+            "edgeopt.runtime.schedule:ScheduledModel",
             "edgeopt.runtime.schedule:Terms",
         ),
     ),
@@ -66,8 +79,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.runtime.drift.state:DriftState",
         ),
     ),
-    "How it has been doing": (
-        "What `stats()` returns, and what a stream tells of.",
+    "Statistics and events": (
+        "What `stats()` returns, and the events of a stream.",
         (
             "edgeopt.runtime.stats:Stats",
             "edgeopt.runtime.stats:Times",
@@ -94,13 +107,16 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
             "edgeopt.runtime.decoding.speech.segments:SpeechSegment",
         ),
     ),
-    "Errors": ("What you can mend is one `EdgeoptError`; anything else is a bug.", ("edgeopt:EdgeoptError",)),
+    "Errors": (
+        "A failure that you can mend is an `EdgeoptError`; any other exception is a bug.",
+        ("edgeopt:EdgeoptError",),
+    ),
 }
 """Headings; below each what it is about, and the names of what stands there."""
 _WIDTH = 110
 _INTRO = """# API reference
 
-Made of the docstrings by `python tests/update_docs.py`; a test keeps it current. How these parts work together:
+This page is made from the docstrings (`python tests/update_docs.py`). How these parts work together:
 [python.md](python.md), [runtime.md](runtime.md), [stream.md](stream.md), [pipelines.md](pipelines.md),
 [schedule.md](schedule.md), [generation.md](generation.md).
 """

@@ -34,6 +34,7 @@ LONGEST = (
     "test_bench.py",
     "test_check.py",
     "test_examples.py",
+    "test_arm64.py",
 )
 """From half a minute to minutes: begun first, so that no worker is left alone with one of them at the end."""
 

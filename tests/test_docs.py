@@ -145,7 +145,8 @@ def test_inspect_shows_what_the_shipped_model_is():
 
 
 def test_the_recipes_in_the_docs_are_valid():
-    values = [tomllib.loads(one) for one in blocks(ROOT / "docs" / "recipes.md", "toml")]
+    pages = sorted((ROOT / "docs").glob("recipes*.md"), key=lambda page: page.name != "recipes.md")
+    values = [tomllib.loads(text) for page in pages for text in blocks(page, "toml")]
     parts = [one for one in values if "name" not in one]
     helmets, *others = (parse_table(Recipe, one, "docs/recipes.md") for one in values if one not in parts)
     for part in parts:  # what a page shows of a recipe must fit into a whole one

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MOST_PACKAGES, MOST_MIB = 25, 450
+MOST_PACKAGES, MOST_MB = 25, 420
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_install_stays_small(installed):
     packages = list(place.glob("*.dist-info"))
     size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
     assert len(packages) <= MOST_PACKAGES, sorted(path.name for path in packages)
-    assert size / 2**20 <= MOST_MIB
+    assert size / 1e6 <= MOST_MB
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import subprocess
 import sys
 from typing import get_type_hints
@@ -11,6 +12,7 @@ from typing import get_type_hints
 import pytest
 
 import edgeopt
+from edgeopt.graph.tensors import ReducedPicture
 from edgeopt.measurement.frames.options import BenchOptions, FrameBenchWishes
 from edgeopt.optimization.one_step.prune import prune
 from edgeopt.optimization.optimize import optimize
@@ -18,10 +20,21 @@ from edgeopt.optimization.options import FrameOptimizeWishes, Options
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.sampling import (
+    NEEDS_TEMPERATURE,
+    Sampling,
+    SamplingFlags,
+    SamplingWishes,
+    sampling_options,
+)
 from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.wanted import read_wanted
+from edgeopt.runtime.stream.desk import size_of
 from edgeopt.runtime.stream.result import StreamResult
+from edgeopt.system.declared.options import options_of
 
 WISHES = [
     (FrameOptimizeWishes, [Options]),
@@ -60,6 +73,23 @@ def test_type_checkers_see_every_option_with_its_type(wishes, options):
     assert not wishes.__required_keys__
 
 
+def test_a_number_of_sampling_is_an_option_everywhere_once_it_is_a_field():
+    """On the command line, by name in Python, and in a request of a client of OpenAI."""
+    numbers = sampling_options()
+    assert {*numbers} == {field.name for field in dataclasses.fields(Sampling)} - {"logit_bias"}
+    assert {*numbers} == {*dict(options_of(SamplingFlags))} == {*get_type_hints(SamplingWishes)}
+    assert {*NEEDS_TEMPERATURE} <= {*numbers}
+    for name, limits in numbers.items():
+        value = limits.least or 0
+        body = json.dumps({"model": "m", "prompt": "a", name: value}).encode()
+        asked = read_wanted(body, Limits(), is_chat=False).asked
+        assert getattr(asked.sampling, name) == value
+        if limits.most is not None:
+            body = json.dumps({"model": "m", "prompt": "a", name: limits.most + 1}).encode()
+            with pytest.raises(RefusedError, match=name):
+                read_wanted(body, Limits(), is_chat=False)
+
+
 @pytest.mark.parametrize(("function", "options"), TAKING, ids=lambda value: getattr(value, "__qualname__", ""))
 def test_the_shown_signature_names_every_option_with_its_default(function, options):
     shown = inspect.signature(function).parameters
@@ -71,7 +101,10 @@ def test_the_shown_signature_names_every_option_with_its_default(function, optio
     assert all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in shown.values())
 
 
-VERBS = [edgeopt.optimize, edgeopt.bench, edgeopt.compare, edgeopt.check, edgeopt.quantize]
+VERBS = [
+    *(edgeopt.optimize, edgeopt.inspect, edgeopt.bench, edgeopt.compare, edgeopt.check, edgeopt.quantize),
+    *(edgeopt.run, edgeopt.serve),
+]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
@@ -99,3 +132,7 @@ def test_printing_the_result_of_a_stream_leaves_the_frame_out():
     assert "frame" not in repr(result)
     assert "a.jpg" in repr(result)
     assert "cat" in repr(result)
+    part = ReducedPicture(np.full((2, 2, 3), 7, np.uint8), 2, 3, 4)
+    result = StreamResult(0, "a.jpg", part, [], 1, 1, {}, False, "model.onnx", "full")
+    assert result.frame.shape == (3, 4, 3)
+    assert size_of(part) == size_of(part.pixels)

@@ -39,10 +39,13 @@ def kinds_and_verbs() -> str:
     """Return which verb takes which kind of workload, and what is said where it does not."""
     rows = ["| | " + " | ".join(VERBS) + " |", "|---|" + "---|" * len(VERBS)]
     for kind in reversed(kinds()):
-        cells = ("yes" if kind.has(verb) else kind.refusals[verb][0] for verb in VERBS)
+        only = [verb for verb in VERBS if kind.has(verb)]
+        no = f"no (only `{only[0]}`)" if len(only) == 1 else ""
+        cells = ("yes" if kind.has(verb) else no or kind.refusals[verb][0] for verb in VERBS)
         rows.append(f"| {kind.noun} | {' | '.join(cells)} |")
+    pairs = "An encoder with a decoder counts as a language model here; it takes no --load, --draft or --rivals."
     text = "What a verb is pointed at is recognised; an option that belongs to another kind is refused in one line."
-    return "\n".join(["## Verbs and kinds of workload\n", f"{text}\n", *rows, ""])
+    return "\n".join(["## Verbs and kinds of workload\n", f"{text}\n", *rows, "", f"{pairs}\n"])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def decided(
 
 
 TIE = 0.1
-"""Where the original's two choices lie closer in probability, either is as good; docs/recipes.md says so to users."""
+"""Where the original's two choices lie closer in probability, either is as good (docs/recipes-tensors.md)."""
 
 
 def classed(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:

@@ -25,7 +25,7 @@ from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.runtime import Runtime
@@ -91,7 +91,7 @@ def processor_ratios(folders: Mapping[str, Path], calib: Path, seconds: float) -
     return {name: ratio_of_rounds(np.array(found), pairs=len(found)) for name, found in [*logs.items()][1:]}
 
 
-def print_rows(name: str, report: Report, bundles: Path, case: Case, seconds: float) -> None:
+def print_rows(name: str, report: ModelReport, bundles: Path, case: Case, seconds: float) -> None:
     """Print the fastest candidate of each kind that keeps its accuracy, and what the others lose."""
     kept = [one for one in report.candidates if not _loses(one, report.max_drop)]
     ratios = processor_ratios({one.name: bundles / one.name for one in kept}, case.calib, seconds)

@@ -14,8 +14,7 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.verbs.android import is_phone, require_verb, serial_in
 from edgeopt.verbs.android.adb import Link, choose, connected
 from edgeopt.verbs.android.adb_stream import UnpluggedError
-from edgeopt.verbs.android.phone import Phone
-from edgeopt.verbs.android.runner import find_runner
+from edgeopt.verbs.android.phone import Phone, find_runner
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the phone's shell is this machine's")
 

@@ -85,6 +85,15 @@ def test_answers_of_a_phone_are_those_of_this_machine(phone, tmp_path):
     assert not left_on(phone)
 
 
+def test_python_gets_the_answers_of_a_phone(phone):
+    answers, pictures = [], MODEL / "calib"
+    there = edgeopt.run("digits_detector", pictures, on="adb://R58M0ABC", limit=2, hear=answers.append)
+    here = edgeopt.run("digits_detector", pictures, limit=2)
+    assert there.answers == ()
+    assert [each.as_text() for each in answers] == [each.as_text() for each in here.answers]
+    assert not left_on(phone)
+
+
 def test_tensors_are_answered_there(phone, tmp_path):
     net(tmp_path / "a.onnx")
     code, there = finished("run", "a.onnx", "inputs.npz", "--json", "--on", "adb://")

@@ -36,7 +36,7 @@ from edgeopt.measurement.check.summary import summarize
 from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks, parse_answer
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.recipes.allowed import MAX_DROP, Check
+from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.report.formats import render

@@ -28,6 +28,7 @@ from edgeopt.measurement.compare.run import mark_front
 from edgeopt.measurement.compare.summary import summarize
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.sides import Quality, SideFacts
+from edgeopt.measurement.slo.run import plan_from
 from edgeopt.measurement.statistics.ratio import (
     Change,
     Ratio,
@@ -317,6 +318,51 @@ def test_of_long_lists_what_differs_is_named(results, tmp_path):
         require_comparable(first, second)
 
 
+def with_values(folder: Path, to: Path, **values: object) -> Path:
+    """Return a copy of a result that says other values of itself."""
+    changed(folder, to)
+    before = json.loads((to / "bench.json").read_text())
+    (to / "bench.json").write_text(json.dumps(before | values))
+    return to
+
+
+def test_results_under_different_loads_are_refused(results, tmp_path):
+    first = with_values(results[0], tmp_path / "slow", load="fps:5 on 1 stream")
+    second = with_values(results[0], tmp_path / "fast", load="fps:50 on 1 stream")
+    with pytest.raises(EdgeoptError, match="under different loads: fps:5 on 1 stream, and fps:50 on 1 stream"):
+        edgeopt.compare(first, second)
+    nothing = with_values(results[0], tmp_path / "alone", load="")
+    with pytest.raises(EdgeoptError, match="under different loads: fps:5 on 1 stream, and no load"):
+        edgeopt.compare(first, nothing)
+
+
+def test_threads_that_differ_are_named_where_no_fact_holds_them(results, tmp_path):
+    folders = [with_values(results[0], tmp_path / f"of{threads}", threads=threads) for threads in (1, 4)]
+    for folder in folders:
+        values = json.loads((folder / "bench.json").read_text())
+        del values["environment"]["facts"]["session.threads"]
+        (folder / "bench.json").write_text(json.dumps(values))
+    notes = require_comparable(*map(read_stored, folders))
+    assert any(note.detail == "compared: threads (1 / 4)" for note in notes)
+    (folders[1] / "bench.json").write_text(json.dumps(values | {"threads": 0}))
+    notes = require_comparable(*map(read_stored, folders))
+    assert not any(note.detail.startswith("compared") for note in notes), "0: not recorded"
+
+
+def test_a_result_beside_what_is_not_there_is_told_so(results, tmp_path):
+    with pytest.raises(EdgeoptError, match="no model file or shipped model named 'nothere'"):
+        edgeopt.compare(results[0], "nothere")
+    with pytest.raises(EdgeoptError, match=r"no model file .*missing\.onnx"):
+        edgeopt.compare(results[0], tmp_path / "missing.onnx")
+
+
+def test_times_of_a_server_are_no_plan(results, tmp_path):
+    server = with_values(results[0], tmp_path / "server", kind="endpoint")
+    with pytest.raises(EdgeoptError, match="times of a server") as refused:
+        plan_from(server, within_ms=50, share=0.9, rate_per_s=1, rates=None, interval_s=60, delay_s=0)
+    assert refused.value.remedy == "measure the model: edgeopt bench MODEL -o FOLDER"
+
+
 def test_what_a_comparison_is_about_is_named_and_refuses_nothing(results, tmp_path):
     other = changed(results[0], tmp_path / "other", session__threads=2)
     notes = require_comparable(read_stored(results[0]), read_stored(other))
@@ -328,7 +374,7 @@ def test_what_a_comparison_is_about_is_named_and_refuses_nothing(results, tmp_pa
     [
         ("{", "is not JSON"),
         ('{"schema": 99}', "has schema 99"),
-        ('{"schema": 3, "kind": "generation"}', "is of the kind 'generation', and only"),
+        ('{"schema": 3, "kind": "generation", "raw": ""}', "figures of the kind generation, and no raw samples"),
         ('{"schema": 2}', "has schema 2, this edgeopt reads 3"),
         ('{"schema": 1}', "has schema 1, this edgeopt reads 3"),
         ("[]", "names no schema"),
@@ -346,8 +392,9 @@ def test_a_damaged_result_is_refused_with_the_remedy(results, tmp_path, damage, 
 def test_a_result_without_its_raw_samples_is_refused(results, tmp_path):
     folder = changed(results[0], tmp_path / "torn")
     (folder / "samples.npz").unlink()
-    with pytest.raises(InvalidFileError, match=r"samples\.npz does not exist"):
+    with pytest.raises(InvalidFileError, match=r"samples\.npz does not exist") as refused:
         read_stored(folder)
+    assert refused.value.remedy == "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
 
 
 def test_an_invalid_result_is_refused(results, tmp_path):

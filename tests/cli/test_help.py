@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import edgeopt
 from edgeopt.cli import cli
-from edgeopt.cli._groups import GroupedCommand
+from edgeopt.cli._verb import GroupedCommand
 from edgeopt.executors.browser import chromium
 
 

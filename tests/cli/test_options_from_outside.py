@@ -15,7 +15,7 @@ from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
 from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.optimization.options import Options
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.threads import engine_threads, logical_cores, usual_threads

@@ -6,6 +6,7 @@ import io
 import re
 
 import pytest
+from still_clock import StillClock
 
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._status import StatusLine
@@ -26,16 +27,6 @@ class Terminal(io.StringIO):
         return self.is_terminal
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def terminal(monkeypatch) -> Terminal:
     monkeypatch.setenv("COLUMNS", "80")
@@ -46,14 +37,14 @@ def lines_of(terminal: Terminal) -> list[str]:
     return [one.strip() for one in terminal.getvalue().split("\r") if one.strip()]
 
 
-def follow(progress: Progress, clock: Clock, what: str, told: list[tuple[float, int]], of: int) -> None:
+def follow(progress: Progress, clock: StillClock, what: str, told: list[tuple[float, int]], of: int) -> None:
     for at_s, done in told:
         clock.now = 100 + at_s
         progress.progress(what, done, of)
 
 
 def test_a_bar_fills_and_after_a_few_seconds_the_time_left_is_told(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "calibrate", [(0, 0), (1, 2), (10, 10), (20, 20)], 20)
         follow(progress, clock, "evaluate", [(21, 1)], 2)
@@ -66,7 +57,7 @@ def test_a_bar_fills_and_after_a_few_seconds_the_time_left_is_told(terminal):
 
 
 def test_a_bar_never_runs_backwards_and_time_that_was_wrong_is_not_told(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "evaluate", [(0, 0), (5, 50), (6, 40), (7, 45), (9, 60), (30, 60)], 100)
     shown = lines_of(terminal)
@@ -78,21 +69,21 @@ def test_a_bar_never_runs_backwards_and_time_that_was_wrong_is_not_told(terminal
 
 
 def test_the_same_work_done_again_begins_at_nothing(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "calibrate", [(0, 1), (1, 2), (2, 1)], 2)
     assert lines_of(terminal)[-1].endswith("1/2  calibrate")
 
 
 def test_work_that_is_told_of_late_is_judged_by_its_pace_since_then(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "search", [(0, 13), (4, 17)], 24)
     assert lines_of(terminal)[-1].endswith("17/24  search  7 s left")
 
 
 def test_many_calls_draw_no_more_than_twenty_lines_a_second(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "evaluate", [(i / 1000, i) for i in range(1000)], 2000)
     assert len(lines_of(terminal)) <= 21
@@ -109,7 +100,7 @@ def test_a_line_keeps_the_width_and_a_name_its_ends(terminal, monkeypatch):
 
 
 def test_a_bar_has_one_length_and_one_place_whatever_the_work_is_called(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "evaluate", [(0, 0), (5, 5), (9, 9)], 100)
         follow(progress, clock, f"confirm {'quantize, ' * 9}", [(20, 1), (30, 2)], 12)
@@ -124,7 +115,7 @@ def test_time_and_shares_are_not_told_as_pieces(done, of, shown, terminal):
     with Progress(stream=terminal) as progress:
         progress.progress("measure", done, of)
     assert lines_of(terminal)[0][24:] == f"  {shown}  measure"
-    pipe, clock = Terminal(is_terminal=False), Clock()
+    pipe, clock = Terminal(is_terminal=False), StillClock()
     with Progress(stream=pipe, clock=clock) as progress:
         follow(progress, clock, "measure", [(0, 0), (40, done)], of)
     assert pipe.getvalue().startswith(f"measure {shown.strip()}")
@@ -132,7 +123,7 @@ def test_time_and_shares_are_not_told_as_pieces(done, of, shown, terminal):
 
 def test_elsewhere_lines_stay_and_are_few():
     pipe = Terminal(is_terminal=False)
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=pipe, clock=clock) as progress:
         follow(progress, clock, "evaluate", [(i, i) for i in range(100)], 120)
     assert pipe.getvalue().splitlines() == [
@@ -145,7 +136,7 @@ def test_elsewhere_lines_stay_and_are_few():
 @pytest.mark.parametrize(("asked", "width"), [("100", 100), ("50", 50)])
 def test_in_a_pipe_lines_fit_the_columns_that_are_asked_for(asked, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", asked)
-    pipe, clock, path = Terminal(is_terminal=False), Clock(), f"/data/{'folder/' * 20}pictures"
+    pipe, clock, path = Terminal(is_terminal=False), StillClock(), f"/data/{'folder/' * 20}pictures"
     with Progress(stream=pipe, clock=clock) as progress:
         progress.say(f"calib      {path}")
         progress.say(f"quantize   {'word ' * 40}end")
@@ -164,7 +155,7 @@ def test_in_a_pipe_lines_stay_whole_where_no_columns_are_asked_for(asked, monkey
     monkeypatch.delenv("COLUMNS", raising=False)
     if asked is not None:
         monkeypatch.setenv("COLUMNS", asked)
-    pipe, clock, work = Terminal(is_terminal=False), Clock(), f"confirm {'quantize, ' * 12}fuse in fresh processes"
+    pipe, clock, work = Terminal(is_terminal=False), StillClock(), f"confirm {'quantize, ' * 12}fuse in fresh processes"
     with Progress(stream=pipe, clock=clock) as progress:
         progress.say(f"quantize   {'word ' * 40}end")
         follow(progress, clock, work, [(0, 1), (40, 2)], 9)
@@ -203,7 +194,7 @@ def test_an_interrupt_leaves_a_clean_line(terminal):
 
 
 def test_a_bar_of_the_whole_tells_what_is_ahead_of_all_parts_and_never_runs_backwards(terminal):
-    clock = Clock()
+    clock = StillClock()
     with Progress(stream=terminal, clock=clock, is_whole=True) as progress:
         follow(progress, clock, "evaluate baseline", [(0, 0), (5, 5)], 10)
         clock.now = 110
@@ -235,7 +226,7 @@ def test_a_bar_of_the_whole_tells_what_is_ahead_of_all_parts_and_never_runs_back
 
 
 def test_with_a_limit_the_bar_of_the_whole_says_when_it_ends_and_elsewhere_lines_stay_few(terminal):
-    clock, pipe = Clock(), Terminal(is_terminal=False)
+    clock, pipe = StillClock(), Terminal(is_terminal=False)
     with Progress(stream=terminal, clock=clock, limit_s=120.0, began_s=97.0) as progress:
         follow(progress, clock, "calibrate", [(0, 1), (57, 100)], 128)
     assert lines_of(terminal) == [

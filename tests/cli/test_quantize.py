@@ -21,6 +21,7 @@ from edgeopt.optimization.one_step.quantize import quantize, why_prepare
 from edgeopt.optimization.one_step.quantize_result import QuantizeResult
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
+from edgeopt.system.machine.processor import cpu_architecture
 
 DIGITS = find_recipe("digits_detector").folder
 LABELS = DIGITS / "eval" / "instances.json"
@@ -92,6 +93,25 @@ def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path, brief:
     assert told["tried"][0].keys() >= {"name", "speed_ratio", "agreement"}
     assert (told["file"] is None) == (shown.exit_code == 2)
     assert told["tensors"][0].keys() >= {"name", "channel_sqnr_db", "sqnr_db", "answer_sqnr_db", "rounded"}
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_for_another_processor_the_surest_form_is_written_and_no_speed_is_claimed(tmp_path, brief, monkeypatch, labels):
+    monkeypatch.setattr(
+        "edgeopt.steps.quantize.step.search_int8", search_giving((0.06, 0.97), (0.05, 0.99), (3.0, 0.5))
+    )
+    other, out = "cpu-arm64" if cpu_architecture() == "x86-64" else "cpu-x86-avx2", tmp_path / "a.onnx"
+    arguments = ["quantize", "digits_detector", "-t", other, "-o", str(out), "--threads", "1", "--max-drop", "1.0"]
+    shown = CliRunner().invoke(cli, [*arguments, *(["--eval", str(LABELS)] if labels else []), "--json"])
+    stored = json.loads(shown.stdout)
+    assert (shown.exit_code, stored["chosen"]["name"], out.is_file()) == (0, "try 1", True)
+    assert [form["speed_ratio"] for form in stored["tried"]] == [None] * 3
+    plain = CliRunner().invoke(cli, arguments)
+    text = " ".join(plain.stdout.split())
+    assert "whether it is faster is not known: this machine is" in text
+    assert "no form is timed, they are ranked by agreement: this machine is" in " ".join(plain.stderr.split())
+    assert "estimated" not in text
+    assert f"{out} --on ssh://USER@HOST" in text
 
 
 def test_the_seed_reaches_the_search(tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch) -> None:

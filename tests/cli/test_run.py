@@ -115,6 +115,12 @@ def test_a_video_of_which_frames_were_lost_stands_still_for_them(bundle, video, 
     assert "queue      latest" in shown.stdout
 
 
+def test_a_video_is_saved_into_a_folder_that_is_made_for_it(bundle, video, tmp_path):
+    shown = ran(bundle, video, "--limit", 3, "--save", tmp_path / "new" / "drawn.avi")
+    assert shown.exit_code == 0, shown.stderr
+    assert frames_of(tmp_path / "new" / "drawn.avi") == 3
+
+
 def test_pictures_are_saved_under_their_names_and_never_over_the_source(bundle, tmp_path):
     for name in ("a.png", "a.jpg", "b.png"):
         cv2.imwrite(str(tmp_path / name), np.full((60, 80, 3), 128, np.uint8))
@@ -136,6 +142,7 @@ def test_pictures_are_saved_under_their_names_and_never_over_the_source(bundle, 
         ([PICTURES, "--save", "/proc/x"], "cannot be written"),
         ([PICTURES, "--fps", "nan"], "nan is no finite number"),
         ([PICTURES, "--fps", "0"], "0.0 is not in the range"),
+        ([PICTURES, "--fps", "1e-300"], "1e-300 is not in the range"),
         ([PICTURES, "--budget", "banana"], "'banana' is not a duration"),
         ([PICTURES, "--limit", "0"], "0 is not in the range"),
         (["97"], "camera 97 does not open"),
@@ -160,6 +167,7 @@ def started(*arguments: object, **settings: object) -> subprocess.Popen[str]:
         "from edgeopt.__main__ import main; main()"
     )
     command = [sys.executable, "-c", code, "run", *map(str, arguments)]
+    settings.setdefault("env", {**os.environ})  # readline, which pytest loads, puts COLUMNS into the environment of C
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings)
 
 

@@ -73,6 +73,40 @@ def test_every_command_ends_with_a_line_and_the_code_of_ctrl_c(arguments, tmp_pa
     assert "Traceback" not in said
 
 
+ANSWER = ["tiny_lm", "--output-tokens", "1000000", "--context-shift"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "left"),
+    [
+        ([*ANSWER, "--prompt", "import os"], "", "; interrupted"),
+        ([*ANSWER, "--chat"], "import os\n", "1 answer, .*, interrupted"),
+        (["digits_detector", CALIB, "--fps", "1"], "", "answered until it was interrupted"),
+    ],
+    ids=["prompt", "chat", "pictures"],
+)
+def test_an_answer_that_is_cut_short_ends_with_its_summary_and_the_code_of_ctrl_c(arguments, sent, left):
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "edgeopt", "run", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(sent)
+        process.stdin.flush()
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert re.search(left, " ".join((said + out).split()))
+
+
 @pytest.mark.parametrize("later_s", [0.0, 0.001, 0.003, 0.01, 0.1])
 def test_a_process_that_is_started_when_the_signal_comes_is_ended_too(later_s):
     """What interrupts between its start and its first line leaves nobody behind."""
@@ -127,6 +161,60 @@ def test_an_interrupted_question_ends_its_child():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         child.kill()
+
+
+STAYS = "import sys, time; sys.stdin.buffer.read(); time.sleep(600)"
+
+
+def test_an_interrupt_while_a_child_leaves_is_heard_when_it_is_gone():
+    child = Worker([sys.executable, "-c", STAYS], "the child")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            child.close()
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_a_child_leaves_at_the_end_of_the_program_prints_nothing():
+    code = f"""
+import os, signal, sys, threading
+from edgeopt.system.processes.worker import Worker, close_at_exit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stays = [Worker([sys.executable, "-c", {STAYS!r}], "the child") for _ in range(2)]
+close_at_exit(stays[0].close)
+interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+interrupt.daemon = True  # the program does not wait for it
+interrupt.start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+BUSY = """
+import sys, time
+from edgeopt.system.processes.messages import replies_apart, serve_messages
+serve_messages(replies_apart(), {"work": lambda _: time.sleep(600)})
+"""
+
+
+def test_a_child_at_work_ends_with_a_parent_that_was_killed():
+    code = f"""
+import os, signal, sys, threading
+from edgeopt.system.processes.messages import Message
+from edgeopt.system.processes.worker import Worker
+child = Worker([sys.executable, "-c", {BUSY!r}], "the child")
+print(child.pid, flush=True)
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+child.ask(Message({{"do": "work"}}), timeout_s=600)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    child = psutil.Process(int(done.stdout)) if psutil.pid_exists(int(done.stdout)) else None
+    if child is not None:
+        child.wait(timeout=30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

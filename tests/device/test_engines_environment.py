@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from fixture_environment import make_environment, run_apart
 
-ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert"}
+ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert", "mnn": "MNN"}
 """Extras, and what each imports as. ExecuTorch is left out: with torch it takes a gigabyte, and minutes to convert."""
 
 
@@ -19,14 +20,17 @@ def python(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "package"), ENGINES.items())
-def test_the_tests_of_an_engine_pass_in_an_environment_of_their_own(python, engine, package):
-    if find_spec(package) is not None:
-        pytest.skip(f"{engine} is here: its tests run in this environment")
-    tests = Path(__file__).with_name(f"test_{engine}.py")
-    held = Path(__file__).parents[1] / "executors" / "test_held_cores.py"
-    done = run_apart([python, "-m", "pytest", "-p", "no:cacheprovider", tests, held, "-k", engine])
+def test_the_tests_of_engines_pass_in_an_environment_of_their_own(python):
+    """All in one process: a start, and what every test imports, takes as long as an engine's own tests."""
+    absent = [engine for engine, package in ENGINES.items() if find_spec(package) is None]
+    if not absent:
+        pytest.skip("all of them are here: their tests run in this environment")
+    folder = Path(__file__).parent
+    files = [file for engine in absent for file in sorted(folder.glob(f"test_{engine}*.py"))]
+    files += [folder / "test_engines_alone.py", folder / "test_arm64.py"]
+    files.append(folder.with_name("executors") / "test_held_cores.py")
+    done = run_apart([python, "-m", "pytest", "-v", "-p", "no:cacheprovider", *files, "-k", " or ".join(absent)])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    last = done.stdout.strip().splitlines()[-1]
-    assert "passed" in last
-    assert f"[{engine}]'" not in done.stdout, f"skipped for want of the package: {last}"
+    for engine in absent:
+        assert re.search(rf"test_{engine}\.py::\S+ PASSED", done.stdout), engine
+        assert f"[{engine}]'" not in done.stdout, f"{engine}: skipped for want of the package"

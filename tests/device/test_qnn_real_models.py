@@ -10,7 +10,7 @@ from few_labels import write_few
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import read_bundle
 
 _REASON = EXECUTOR.why_unavailable()
@@ -20,7 +20,7 @@ TARGET = "qualcomm-htp-v73"
 
 
 @pytest.fixture(scope="module")
-def detector(data, tmp_path_factory) -> Report:
+def detector(data, tmp_path_factory) -> ModelReport:
     folder, out = data / "coco", tmp_path_factory.mktemp("yolox")
     few = write_few(folder / "instances_val.json", 16, out.with_suffix(".json"))  # a second a picture
     pictures = {"calib": str(folder / "calib"), "eval": few}
@@ -29,7 +29,7 @@ def detector(data, tmp_path_factory) -> Report:
 
 
 @pytest.fixture(scope="module")
-def classifier(data, tmp_path_factory) -> Report:
+def classifier(data, tmp_path_factory) -> ModelReport:
     folder, out = data / "imagenet", tmp_path_factory.mktemp("squeezenet")
     head, *rows = (folder / "val_labels.csv").read_text("utf-8").splitlines()
     few = out.with_suffix(".csv")
@@ -39,7 +39,7 @@ def classifier(data, tmp_path_factory) -> Report:
 
 
 @pytest.fixture(params=["detector", "classifier"])
-def report(request) -> Report:
+def report(request) -> ModelReport:
     return request.getfixturevalue(request.param)
 
 

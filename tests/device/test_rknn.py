@@ -41,9 +41,9 @@ from edgeopt.errors import (
     UnsupportedError,
 )
 from edgeopt.executors import Placement, SessionOptions
-from edgeopt.executors._rknn_table import read_layers
 from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.rknn import ESTIMATE, EXECUTOR, PROVIDER, VARIABLE, Built, Rknn, check_options, refusal
+from edgeopt.executors.rknn.table import read_layers
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled

@@ -21,9 +21,9 @@ from edgeopt.steps._device_times.features import LayerFeatures, features_of
 from edgeopt.steps._device_times.forms import borders_by_name, layers_of_form
 from edgeopt.steps._device_times.prediction import Predictor, form_layers_ms, model_shapes, speed_between
 from edgeopt.steps.prune.costs import Costs
-from edgeopt.steps.prune.latency_table import LatencyTable
+from edgeopt.steps.prune.latency_table import LatencyTable, predicted_stopwatch
+from edgeopt.steps.prune.network.channel_step import predicted_step
 from edgeopt.steps.prune.network.layer_shapes import Layers
-from edgeopt.steps.prune.predicted import predicted_step, predicted_stopwatch
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.system.declared.device_times import POOL_SIZES, read_device_times, write_device_times
 from edgeopt.system.declared.target import Target, TargetByTimes, find_target

@@ -12,11 +12,11 @@ from lawful_times import by_work, device_by, times_by
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.graph.model import find_model, load_model
+from edgeopt.graph.model import find_model, load_model, save_model
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import MANIFEST, read_bundle
 from edgeopt.steps._device_times.device import predictor_of
 from edgeopt.steps._device_times.prediction import model_shapes
@@ -84,9 +84,10 @@ def test_a_device_is_measured_into_a_file_that_is_a_target(brief, tmp_path):
 
 
 def test_a_model_of_the_users_is_predicted_from_its_own_layers(brief, tmp_path):
-    file = tmp_path / "mine.times.json"
-    done = profile_device(["digits_detector"], threads=1, out=file, only_models=True)
-    assert done.times.networks == ("digits_detector",)
+    mine, file = tmp_path / "mine.onnx", tmp_path / "mine.times.json"
+    save_model(NetworkShape("plain", 8, 32).make(), mine)
+    done = profile_device([mine], threads=1, out=file, only_models=True)
+    assert done.times.networks == ("mine",)
     assert all(row.networks == 20 for row in done.rows)
     assert all(row.most_off >= 1 for row in done.rows)
 
@@ -115,7 +116,7 @@ def test_a_device_that_is_not_here_is_not_measured_here(brief, tmp_path):
         profile_device(target=others[0], out=tmp_path / "x.times.json")
 
 
-def optimized(times, out, **wishes) -> Report:
+def optimized(times, out, **wishes) -> ModelReport:
     file = out.with_name("board.times.json")
     write_device_times(times, file)
     options = Options(threads=1, **wishes)

@@ -89,3 +89,13 @@ def test_kept_programs_have_a_bound_in_number_and_in_bytes(folder, monkeypatch):
     keep_program(b"large", PROGRAM * 3)
     assert kept_program(b"large") == PROGRAM * 3, "what was just made stays, however large"
     assert len(list(folder.iterdir())) == 1
+
+
+def test_where_no_disk_takes_them_programs_are_kept_in_memory(tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("a file in the place of the folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
+    monkeypatch.setattr("edgeopt.executors.executorch.kept._MOST_UNWRITTEN", 2)
+    for i in range(3):
+        keep_program(bytes([i]), PROGRAM + bytes([i]))
+    kept = [kept_program(bytes([i])) for i in range(3)]
+    assert kept == [None, PROGRAM + b"\1", PROGRAM + b"\2"]

@@ -17,7 +17,6 @@ from edgeopt.cli import cli
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import _ONE_NODE, EXECUTOR
-from edgeopt.executors.onnxruntime.drivers import missing_library, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -25,7 +24,10 @@ from edgeopt.executors.onnxruntime.providers import (
     PROVIDERS,
     TENSORRT,
     dead_provider,
+    missing_library,
     missing_provider,
+    why_no_driver,
+    why_not_loaded,
 )
 from edgeopt.system.declared.target import Target, TargetChoice, read_target, target_names
 from edgeopt.system.disk import assets

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import numpy as np
 import pytest
 from engine_faults import ARE_X86, HAS_SIGNALS, branch_behind_a_transpose, whole_numbers_divided
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import SessionOptions
+from edgeopt.executors import SessionOptions, _child
 from edgeopt.executors._child import CHILD, EngineAbortError, Ran, without_place
 from edgeopt.executors._guard import active_guard, guarded
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import find_model
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 ASSERTED = r"^ONNX Runtime died of SIGABRT while opening it(: Assertion '.*' failed\.)?\n"
 
@@ -115,3 +118,11 @@ def test_a_decoder_is_tried_on_the_first_token_of_a_text():
         assert session.first_run is not None
         assert session.engine is not None
         assert session.first_run is None
+
+
+def test_a_time_limit_reaches_the_child_and_the_next_model_opens(monkeypatch):
+    monkeypatch.setattr(_child, "_LATEST_S", 0.01)  # its start alone takes longer
+    CHILD.close()
+    with limited(monotonic()), pytest.raises(OutOfTime):
+        CHILD.open("late", "onnxruntime", relu(), SessionOptions())
+    assert CHILD.open("again", "onnxruntime", relu(), SessionOptions(), keeps=False) == Ran()

@@ -68,6 +68,8 @@ def test_the_profile_of_the_cpu_offers_openvino_beside_onnx_runtime_and_the_expl
             "openvino-cpu",
             "ncnn-cpu",
             "litert-cpu",
+            "mnn-cpu",
+            "executorch-cpu",
         )
     )
     assert all(find_target(name).alternatives == () for name in choice.choose)

@@ -59,6 +59,33 @@ def test_texts_go_on_where_they_stood_when_the_memory_is_laid_out_anew(model, co
         np.testing.assert_allclose(rows.run(to, [6]), alone.run(row, [6]), atol=1e-4)
 
 
+def test_rows_take_memory_as_their_texts_get_longer_and_keep_what_they_hold(model):
+    engine, chance = model.session.engine, np.random.default_rng(0)
+    rows, token_bytes = SharedRows(engine, model.parts, 2, 1000), model.token_bytes
+    alone = [Decoder(engine, model.parts, 1000, shares=model.shares) for _ in range(2)]
+    sizes = [rows.cache_bytes]
+    for row, count in ((0, 100), (1, 20), (0, 60), (0, 1), (1, 500), (0, 3)):
+        tokens = chance.integers(0, 1000, count).tolist()
+        np.testing.assert_allclose(rows.run(row, tokens)[-1], alone[row].run(tokens)[-1], atol=1e-3)
+        sizes.append(rows.cache_bytes)
+    for _ in range(120):  # across a border with next tokens of both
+        expected = [text.run([5])[-1] for text in alone]
+        np.testing.assert_allclose(rows.run_first([5, 5]), expected, atol=1e-3)
+    assert sizes[0] == 2 * 128 * token_bytes
+    assert sizes == sorted(sizes)
+    assert 2 * 520 * token_bytes <= sizes[-1] < rows.cache_bytes < 2 * 1000 * token_bytes
+    rows.run(1, [7] * (1000 - rows.past(1)))
+    assert rows.cache_bytes == 2 * 1000 * token_bytes
+
+
+def test_a_stored_cache_gets_the_memory_that_it_needs(model):
+    text = Decoder(model.session.engine, model.parts, 400, shares=model.shares)
+    text.run(list(range(300)))
+    rows = SharedRows(model.session.engine, model.parts, 2, 400)
+    rows.restore(1, text.stored(), 300)
+    np.testing.assert_allclose(rows.run(1, [6])[-1], text.run([6])[-1], atol=1e-3)
+
+
 def test_a_row_goes_on_behind_a_stored_cache(model):
     text = Decoder(model.session.engine, model.parts, 32, shares=model.shares)
     text.run(TEXTS[0])

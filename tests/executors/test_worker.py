@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from edgeopt.errors import StepError
 from edgeopt.system.processes.messages import Message, read_message, write_message
-from edgeopt.system.processes.worker import Worker
+from edgeopt.system.processes.worker import Worker, python_worker
 
 ECHO = """
 import sys
@@ -65,6 +65,15 @@ def test_a_worker_answers_each_question_in_turn():
         assert answer.values == {"i": i}
         np.testing.assert_array_equal(answer.arrays["x"], np.arange(i))
     assert child.close() == ""
+
+
+def test_a_file_in_the_current_folder_takes_no_packages_place(tmp_path, monkeypatch):
+    for name in ("numpy", "_tools"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    child = python_worker("edgeopt.executors._worker.mnn", "MNN")
+    assert "KeyError" in child.ask(Message({"do": "convert"}), timeout_s=60).values["error"]
+    assert "current folder" not in child.close()
 
 
 def test_what_a_worker_says_on_standard_error_is_kept():

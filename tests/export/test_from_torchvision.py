@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torchvision", reason="torchvision is not installed: its networks are its own")
 
-from edgeopt.export.from_torchvision import recipe_of_torchvision
+from edgeopt.export.from_torch import recipe_of_torchvision
 from edgeopt.export.network import NetworkInput
 
 

@@ -307,7 +307,8 @@ def test_the_command_exports_and_the_model_writes(tmp_path):
     ("kind", "more", "told"),
     [
         ("llama", {"split__count": 3}, "one of several files"),
-        ("llama", {"llama__expert_count": 8}, "a mixture of experts"),
+        ("llama", {"llama__expert_count": 8}, "does not tell llama.expert_used_count"),
+        ("qwen2", {"qwen2__expert_count": 8}, "a qwen2 with experts is not read"),
         ("llama", {"llama__rope__dimension_count": 8}, "turns a part of each head"),
         ("llama", {"llama__rope__scale_linear": 4}, "scales its positions"),
         ("llama", {"kinds": [1, 3]}, f"has {VOCABULARY} tokens, and tells the kinds of 2"),

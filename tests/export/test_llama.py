@@ -107,6 +107,7 @@ def test_weights_that_are_missing_or_of_another_shape_are_named(tmp_path):
     with pytest.raises(InvalidFileError, match=r"lacks the weights model\.layers\.1\.mlp\.up_proj\.weight"):
         write_llama(read_configuration(folder), TensorFiles(folder), "small")
     write_decoder(folder, intermediate_size=81)
+    write_tensors(folder / "model.safetensors", random_weights())
     with pytest.raises(InvalidFileError, match=r"gate_proj\.weight is 80x64, config\.json says 81x64"):
         write_llama(read_configuration(folder), TensorFiles(folder), "small")
 

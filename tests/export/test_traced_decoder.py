@@ -103,5 +103,5 @@ def test_optimize_of_a_folder_exports_first_and_goes_on(tmp_path):
     )
     assert (tmp_path / "source-export" / "model.onnx").is_file()
     assert not (folder / "model.onnx").exists(), "the source stays as it is"
-    assert found.forms[0].name == "fp32"
+    assert found.candidates[0].name == "fp32"
     assert (tmp_path / "out" / "bundle").is_dir()

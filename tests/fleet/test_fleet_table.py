@@ -6,6 +6,7 @@ import io
 import re
 
 import pytest
+from still_clock import StillClock
 
 from edgeopt.cli._fleet_table import FleetProgress
 from edgeopt.system.text import columns
@@ -46,16 +47,6 @@ class Screen(io.StringIO):
         return [line.rstrip() for line in rows]
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def screen(monkeypatch) -> Screen:
     monkeypatch.setenv("COLUMNS", "80")
@@ -64,13 +55,13 @@ def screen(monkeypatch) -> Screen:
     return Screen()
 
 
-def listener(screen: Screen, clock: Clock) -> FleetProgress:
+def listener(screen: Screen, clock: StillClock) -> FleetProgress:
     """Return one that draws when it is told something, and not by itself."""
     return FleetProgress(stream=screen, clock=clock)
 
 
 def test_a_terminal_shows_a_row_a_device_and_the_bar_below(screen):
-    clock = Clock()
+    clock = StillClock()
     progress = listener(screen, clock)
     progress.begins(["pi5", "pi5", "kiosk"])
     progress.progress("cells", 0, 3)
@@ -104,7 +95,7 @@ def test_a_terminal_shows_a_row_a_device_and_the_bar_below(screen):
 
 
 def test_of_many_devices_some_have_a_row_and_one_line_counts_the_rest(screen, monkeypatch):
-    clock = Clock()
+    clock = StillClock()
     progress = listener(screen, clock)
     progress.begins([f"d{i}" for i in range(500)])
     progress.progress("cells", 0, 500)
@@ -122,7 +113,7 @@ def test_of_many_devices_some_have_a_row_and_one_line_counts_the_rest(screen, mo
 
 
 def test_a_cell_that_is_taken_up_by_another_worker_begins_again(screen):
-    clock = Clock()
+    clock = StillClock()
     progress = listener(screen, clock)
     progress.begins(["pi5"])
     progress.progress("cells", 0, 1)
@@ -134,7 +125,7 @@ def test_a_cell_that_is_taken_up_by_another_worker_begins_again(screen):
 
 def test_times_go_on_while_nothing_is_told(screen, monkeypatch):
     monkeypatch.setattr("edgeopt.cli._fleet_table._REDRAWN_S", 0.01)
-    clock = Clock()
+    clock = StillClock()
     with listener(screen, clock) as progress:
         progress.begins(["pi5"])
         progress.progress("cells", 0, 1)
@@ -149,7 +140,7 @@ def test_times_go_on_while_nothing_is_told(screen, monkeypatch):
 def test_without_a_terminal_that_moves_its_cursor_there_are_lines(screen, monkeypatch, is_dumb):
     monkeypatch.setenv("TERM", "dumb" if is_dumb else "xterm")
     pipe = Screen(is_terminal=is_dumb)
-    with listener(pipe, Clock()) as progress:
+    with listener(pipe, StillClock()) as progress:
         progress.begins(["pi5"])
         progress.progress("cells", 0, 1)
         progress.cell_news(CellNews("net0-pi5-cpu", "pi5", "tcp://w:1"))

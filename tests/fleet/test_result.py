@@ -11,8 +11,8 @@ import pytest
 
 import edgeopt.verbs.fleet.result as result_module
 from edgeopt.report.formats import Paper, render
-from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.result import CellResult, FleetResult
+from edgeopt.verbs.fleet.run import write_bundles
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRun
 
@@ -28,7 +28,7 @@ def ran(name: str, code: int = 0, p50_ms: float = 10.0, score: float = 0.5, bega
         speed=None,
         score=SimpleNamespace(value=score),
     )
-    report = SimpleNamespace(best=best, environment=SimpleNamespace(facts={}))
+    report = SimpleNamespace(best=best, latency=best.latency, environment=SimpleNamespace(facts={}))
     workload, device, target = name.split("-")
     return CellResult(name, workload, device, target, run, report, "")
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from edgeopt.graph.facts.computation import computation_hash
+from edgeopt.optimization.candidates.same_graphs import computation_hash
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> net (float[1, 4] x) => (float[1, 4] y)'
 

@@ -50,6 +50,8 @@ CASES = {
     "a.rknn": (b"RKNN" + NEVER, "is compiled for Rockchip's NPU", "name the ONNX file"),
     "a.mlmodel": (NEVER, "is a model of Core ML", "name the ONNX file"),
     "a.ort": (b"\x1c\0\0\0ORTM" + NEVER, "is in ONNX Runtime's own format", "name the ONNX file"),
+    "a.pte": (b"\x1c\0\0\0ET12" + NEVER, "is a program of ExecuTorch", "name the ONNX file"),
+    "model.ncnn": (NEVER, "is a model of ncnn", "name the ONNX file"),
     "a.pkl": (b"\x80\x04", "is a pickle of Python", "skl2onnx"),
     "a.pdmodel": (NEVER, "is a model of PaddlePaddle", "paddle2onnx"),
     "m.onnx.gz": (b"\x1f\x8b" + NEVER, "is an archive", "unpack it"),
@@ -57,7 +59,7 @@ CASES = {
     "m.onnx.dvc": (b"outs:\n- md5: ab\n", "is a pointer of DVC", "dvc pull"),
     "m.gguf": (b"GGUF" + NEVER, "is a GGUF", "edgeopt export "),
 }
-BY_CONTENT = ("yolo.pt", "old.pth", "scripted.pt", "w.safetensors", "a.tflite", "a.h5", "a.xml", "a.ort")
+BY_CONTENT = ("yolo.pt", "old.pth", "scripted.pt", "w.safetensors", "a.tflite", "a.h5", "a.xml", "a.ort", "a.pte")
 BY_CONTENT += ("m.onnx.gz", "m.zip", "m.gguf", "m.onnx.dvc")
 
 

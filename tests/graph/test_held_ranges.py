@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import parser
 
-from edgeopt.graph.facts.held_ranges import held_ranges
 from edgeopt.graph.model import Model
+from edgeopt.optimization.deployment.recording import held_ranges
 
 QDQ = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[1,4] x, float[1,4] free) => (float[1,4] y, float[1,4] sum)

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.files.weight_numbers import require_numbers
+from edgeopt.graph.files.validity import require_numbers
 
 
 def product_with(weight: np.ndarray, dims: tuple[int, ...]) -> ModelProto:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,15 @@ def test_warm_up_is_in_the_order_of_times_and_not_in_percentiles():
     assert times.lines[0].ys[0] == 50.0
     assert times.y.scale is AxisScale.LOG, "one spike would press all else flat"
     assert draw_times([TimedRun("a", samples(steady(400)))], None).y.scale is AxisScale.LINEAR
+
+
+def test_charts_of_answers_speak_of_answers():
+    runs = [TimedRun("a", replace(samples(steady(1200), warmup=3), whole="answer"))]
+    percentiles, times = draw_percentiles(runs, None), draw_times(runs, None)
+    assert (percentiles.title, percentiles.y.label) == ("How slow the slow answers are", "answer time")
+    assert (times.x.label, times.y.label) == ("answer", "answer time")
+    assert dict(times.lines[0].facts)["warm-up"] == "3 answers"
+    assert "frame" not in f"{percentiles}{times}"
 
 
 def test_nothing_to_draw_is_no_chart():

@@ -47,14 +47,12 @@ def between(server: Running, answers: Pump) -> Iterator[str]:
             pump(*ends)
 
     def accept() -> None:
-        while True:
-            try:
+        with suppress(OSError):  # nobody listens any more, at one end or the other
+            while True:
                 client, _ = listening.accept()
-            except OSError:
-                return
-            behind = socket.create_connection(server.place)
-            for pump, ends in ((asks, (client, behind)), (answers, (behind, client))):
-                Thread(target=quietly, args=(pump, *ends), daemon=True).start()
+                behind = socket.create_connection(server.place)
+                for pump, ends in ((asks, (client, behind)), (answers, (behind, client))):
+                    Thread(target=quietly, args=(pump, *ends), daemon=True).start()
 
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         Thread(target=accept, daemon=True).start()

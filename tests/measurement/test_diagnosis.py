@@ -43,7 +43,7 @@ SHORT = judge_budget(np.full(20, 5 * MS), 10.0)
 CASES = {
     "distrust": [
         ({"trust": NOISY}, "steal was seen"),
-        ({"trust": trust(TrustLevel.INVALID, "send lag")}, "INVALID: believe no figure (send lag)"),
+        ({"trust": trust(TrustLevel.INVALID, "send lag")}, "INVALID: do not trust these figures (send lag)"),
         ({"trust": trust(TrustLevel.TRUSTED)}, None),
         ({"trust": Trust(TrustLevel.NOISY, ())}, None),
     ],

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.check.exchanged import exchanged_classes
+from edgeopt.measurement.check.accuracy import exchanged_classes
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.tasks import make_task
 from edgeopt.tasks.classification import Classes

@@ -22,6 +22,7 @@ from scripted_grpc import grpc_server
 from scripted_server import Script, make_certificate, scripted
 from served import serving, until
 
+import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import find_model, load_model
@@ -33,11 +34,14 @@ from edgeopt.measurement.endpoint.frames.result import STAGES, FrameServerResult
 from edgeopt.measurement.endpoint.loading import ask_under, parse_server_load
 from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.probing import find_frames
+from edgeopt.measurement.generation.answer_budget import parse_server_budget
 from edgeopt.measurement.samples import Samples
-from edgeopt.optimization.report.stored_report import read_stored_report
+from edgeopt.measurement.slo.run import plan_from
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.report.formats import render
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.system.declared.target import find_target
+from edgeopt.verbs.report import read_stored_report
 
 WAIT_S = 0.03
 MOST_OTHERS_NS = 10e6
@@ -384,9 +388,26 @@ def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
         ask_under(parse_server_load(load), ask, seconds=86400.0, seed=0, tell=interrupt)
 
 
-def test_the_figures_of_a_server_are_shown_on_their_own_page(tmp_path):
-    (tmp_path / "bench.json").write_text('{"schema": 3, "kind": "endpoint", "address": "127.0.0.1:8000"}', "utf-8")
+def test_figures_without_raw_samples_are_shown_on_their_own_page(tmp_path):
+    (tmp_path / "bench.json").write_text('{"schema": 3, "kind": "endpoint", "raw": ""}', "utf-8")
     (tmp_path / "bench.html").write_text("<p>figures</p>", "utf-8")
-    with pytest.raises(InvalidFileError, match="is of the kind 'endpoint', and only") as refused:
+    with pytest.raises(InvalidFileError, match="figures of the kind endpoint, and no raw samples") as refused:
         read_stored_report([tmp_path])
     assert refused.value.remedy == f"open {tmp_path / 'bench.html'}"
+
+
+def test_reports_tell_the_verdict_of_a_load_and_other_loads_are_not_compared(tmp_path):
+    wishes = {"seconds": 0.3, "timeout_s": 20.0, "encodings": ("binary",), "budget": parse_server_budget("20ms")}
+    with scripted(Script(server_s=WAIT_S)) as server:
+        result = edgeopt.bench(server.address, load="closed:8", out=tmp_path / "loaded", **wishes)
+        edgeopt.bench(server.address, load="closed:2", out=tmp_path / "less", **wishes)
+        edgeopt.bench(server.address, out=tmp_path / "alone", **wishes)
+    shown = render(read_stored_report([tmp_path / "loaded"]).document, "terminal")
+    assert f"20 ms {result.verdict.upper()}" in shown
+    with pytest.raises(EdgeoptError, match=r"under different loads: closed:8\b.*, and closed:2"):
+        edgeopt.compare(tmp_path / "loaded", tmp_path / "less")
+    with pytest.raises(EdgeoptError, match="under different loads: no load, and closed:2"):
+        edgeopt.compare(tmp_path / "alone", tmp_path / "less")
+    assert edgeopt.compare(tmp_path / "less", tmp_path / "less").rows
+    with pytest.raises(EdgeoptError, match="holds times of a server"):
+        plan_from(tmp_path / "alone", within_ms=50, share=0.9, rate_per_s=1, rates=None, interval_s=60, delay_s=0)

@@ -27,7 +27,7 @@ from edgeopt.measurement.endpoint.client import Client
 from edgeopt.measurement.endpoint.connection import parse_place, server_timing
 from edgeopt.measurement.endpoint.frames import kserve_grpc
 from edgeopt.measurement.endpoint.frames.kserve import KServeServer, open_kserve, specs_of
-from edgeopt.measurement.endpoint.frames.messages import make_message
+from edgeopt.measurement.endpoint.frames.kserve_grpc import make_message
 from edgeopt.measurement.endpoint.frames.samples import samples_for
 from edgeopt.workloads.endpoint import bench as endpoint_bench
 from edgeopt.workloads.endpoint.options import EndpointBench

@@ -38,7 +38,7 @@ class RowTask(PlainTask):
 class BatchSession(Staged):
     """Takes 10 ms and 2 ms a row, doubles its input; `most` rows at once."""
 
-    clock: ScriptedClock
+    passing: ScriptedClock
     inputs: tuple = (TensorSpec("x", "float32", ("n", 2)),)
     outputs: tuple = (TensorSpec("y", "float32", ("n", 2)),)
     most: int = 64
@@ -47,7 +47,7 @@ class BatchSession(Staged):
     def execute(self, uploaded):
         if len(uploaded["x"]) > self.most:
             raise RuntimeError("Reshape: {1,2}\nand more")
-        self.clock.advance(10 * MS + 2 * MS * len(uploaded["x"]))
+        self.passing.advance(10 * MS + 2 * MS * len(uploaded["x"]))
         return uploaded["x"] * 2 if self.keeps_batch else uploaded["x"][:1] * 2
 
     def download(self, results):

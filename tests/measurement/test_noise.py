@@ -111,12 +111,15 @@ def test_a_machine_that_really_works_for_others_is_told_by_its_name(change, name
     rounds, (first, last) = next(quiet_runs())
     trust = judge_turns(rounds, (first, replace(last, **change)))
     assert [reason.name for reason in trust.reasons] == [name]
-    assert trust.warning == f"NOISY: believe no close figure ({name})"
+    assert trust.warning == f"NOISY: do not trust small differences ({name})"
 
 
 def test_one_sentence_warns_and_one_blocks_a_gate():
-    assert warning_of("NOISY; steal: 3.00% of the time; rounds: 4%") == "NOISY: believe no close figure (steal, rounds)"
-    assert warning_of("INVALID; clock step: 3 s") == "INVALID: believe no figure (clock step)"
+    assert (
+        warning_of("NOISY; steal: 3.00% of the time; rounds: 4%")
+        == "NOISY: do not trust small differences (steal, rounds)"
+    )
+    assert warning_of("INVALID; clock step: 3 s") == "INVALID: do not trust these figures (clock step)"
     assert warning_of("TRUSTED") == warning_of("") == ""
     assert undecided(TrustLevel.NOISY, "p99 3 ms") == "NOISY: nothing is decided; seen: p99 3 ms"
 

@@ -24,6 +24,7 @@ class Numbered:
     """A task whose answer is the number in the frame, and the thread that gave it."""
 
     made_in: int = 0
+    decoding: None = None
 
     def preprocess(self, frame):
         return {"x": np.int64(frame[0, 0, 0])}, int(frame[0, 0, 0])

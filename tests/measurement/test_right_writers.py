@@ -33,6 +33,7 @@ from edgeopt.measurement.generation.right_writer import (
 from edgeopt.measurement.opening.right_optimizations import Correction
 from edgeopt.measurement.pipelines.given import open_pipeline
 from edgeopt.optimization.encoder_decoder import optimize as of_pairs
+from edgeopt.optimization.encoder_decoder import workplace
 from edgeopt.optimization.generation import optimize as of_decoders
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.run import Silence
@@ -104,7 +105,7 @@ def test_its_bundle_records_that_and_answers_right(
     given = {"target": "cpu", "out": tmp_path / "out", "options": BRIEF, "listener": Silence()}
     report = of_decoders.optimize_language_model(str(decoder), **given)
     assert any("LayerNormFusion is switched off" in str(note) for note in report.notes)
-    assert [one.agreement > 0.5 for one in report.forms[1:]] == [True], "forms are held back alike"
+    assert [one.agreement > 0.5 for one in report.candidates[1:]] == [True], "forms are held back alike"
     assert options_of(report.bundle) == [HELD_BACK]
     right = logits(decoder if report.chosen == "fp32" else Path(report.best.file), UNOPTIMIZED)
     np.testing.assert_allclose(logits(report.folder), right, rtol=1e-4, atol=1e-4)
@@ -135,8 +136,8 @@ def test_all_graphs_of_an_encoder_with_a_decoder_are_held_back_alike(pair: Path)
 
 
 def test_the_bundle_of_both_records_that(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_pairs, "ENCODER_FORMS", ())
-    monkeypatch.setattr(of_pairs, "DECODER_FORMS", ())
+    monkeypatch.setattr(workplace, "ENCODER_FORMS", ())
+    monkeypatch.setattr(workplace, "DECODER_FORMS", ())
     (tmp_path / "lines.txt").write_text(TEXT, "utf-8")
     options = LanguageOptions(output_tokens=4, threads=1, seconds=0.0, processes=2, eval=str(tmp_path / "lines.txt"))
     given = {"target": "cpu", "out": tmp_path / "out", "options": options, "listener": Silence()}

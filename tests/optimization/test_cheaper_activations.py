@@ -12,7 +12,7 @@ from small_nets import Net
 
 from edgeopt.graph.model import save_model
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Silence
 from edgeopt.steps.activations import step
 
@@ -57,13 +57,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"model": str(folder / "net.onnx"), "recipe": "tensors", "calib": str(folder / "in.npz")}
 
 
-def run(asked: dict[str, str], out: Path, **more: object) -> Report:
+def run(asked: dict[str, str], out: Path, **more: object) -> ModelReport:
     with briefly():
         return optimize(**asked, out=out, **{"steps": STEPS, "threads": 1, "selftest": "off", **more})
 
 
 @pytest.fixture(scope="module")
-def whole(asked: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+def whole(asked: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelReport]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step, "_LEAST", 0.0)
         yield run(asked, tmp_path_factory.mktemp("whole") / "out")
@@ -75,7 +75,7 @@ def made(folder: Path) -> dict[str, bytes]:
     return {f"{one.parent.name}/{one.name}": one.read_bytes() for one in found if one.name in ("model.onnx", CHOICE)}
 
 
-def test_a_cheaper_form_is_offered(whole: Report) -> None:
+def test_a_cheaper_form_is_offered(whole: ModelReport) -> None:
     assert any(one.steps[-1:] == ("activations",) for one in whole.candidates)
     assert {"activations/model.onnx", "activations/activations.json"} <= made(whole.folder).keys()
 

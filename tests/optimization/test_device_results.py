@@ -14,11 +14,12 @@ from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.report.device_results import merge_results
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.report.runs import differences, read_runs
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.system.machine.environment import Environment, Fact, Use
 from edgeopt.system.machine.processor import cpu_architecture
+from edgeopt.workloads.frames.report import earlier_run, merge_results
 
 ELSEWHERE = "cpu-arm64" if cpu_architecture() == "x86-64" else "cpu-x86-avx2"
 
@@ -38,7 +39,7 @@ def place(made, tmp_path):
 
 
 def test_a_report_read_back_is_the_report_that_was_written(place):
-    report = read_report(place / "out")
+    report = read_report(place / "out", ModelReport)
     assert report.best.latency is None
     assert report.exit_code == 3
     assert "not measured (this machine is not the target" in report.verdict_line
@@ -56,7 +57,7 @@ def test_the_devices_latency_joins_the_candidate_that_was_measured(place):
     assert [one.name for one in report.candidates if one.latency] == [report.chosen]
     assert report.exit_code == (0 if report.trust == "TRUSTED" else 4)
     assert not any("not measured" in one.detail for one in report.notes)
-    assert read_report(place / "out").best.latency == report.best.latency
+    assert read_report(place / "out", ModelReport).best.latency == report.best.latency
     assert "latency: measured on" in (place / "out" / "report.md").read_text("utf-8")
 
 
@@ -89,7 +90,7 @@ def test_a_result_of_another_model_or_engine_is_refused(place, key, value, said)
         merge_results(place / "out", [place / "brought"])
     assert said in caught.value.problem
     assert "edgeopt bench" in caught.value.remedy
-    assert read_report(place / "out").best.latency is None
+    assert read_report(place / "out", ModelReport).best.latency is None
 
 
 def test_the_command_shows_a_report_and_merges(place):
@@ -105,7 +106,7 @@ def test_a_folder_without_a_report_is_one_clear_line(tmp_path):
     assert shown.exit_code == 1
     (tmp_path / "report.json").write_text('{"schema": 3}')
     with pytest.raises(InvalidFileError, match="no report of edgeopt optimize"):
-        read_report(tmp_path)
+        read_report(tmp_path, ModelReport)
 
 
 def test_runs_lie_side_by_side(place):
@@ -138,6 +139,6 @@ def test_a_folder_without_a_run_and_merging_into_several_are_refused(place, tmp_
 def test_what_differs_between_machines_is_told_where_all_know_it(place):
     here = read_stored(place / "brought").environment
     other = Environment({**here.facts, "cpu.model": Fact(Use.CRITICAL, "Cortex-A76"), "new": Fact(Use.CRITICAL, 1)})
-    run = read_runs([place / "brought"])[0]
+    run = read_runs([place / "brought"], earlier_run)[0]
     told = differences([run, replace(run, environment=other)])
     assert dict(told) == {"cpu.model": (here.cpu, "Cortex-A76")}

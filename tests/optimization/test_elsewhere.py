@@ -24,7 +24,7 @@ from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import make_plan
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.devices.availability import find_device_elsewhere
 from edgeopt.system.declared import target
@@ -42,7 +42,7 @@ def made_for_a_board(out: Path, options: Options = SHORT) -> MadeHere:
         return make_for("digits_detector", device, named="cpu", out=out, recipe=None, options=options, listener=None)
 
 
-def on_the_board(out: Path, options: Options = SHORT) -> Report:
+def on_the_board(out: Path, options: Options = SHORT) -> ModelReport:
     with briefly(), ending_after(2):
         return optimize("digits_detector", target="cpu", out=out, options=replace(options, resume=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,16 @@ from edgeopt import Runtime, compare
 from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
+from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.opening.given import OpenedModel, open_given
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.deployment.embedding import _why_not
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import all_steps, make_plan
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.report.verdict import judge
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.bundles.targets import measured_on, this_machine
@@ -35,6 +38,7 @@ from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.processes.time_limit import limited
 from edgeopt.tasks import make_task
+from edgeopt.workloads.frames.report import earlier_run, merge_results
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"
 BOTH = ("embed-preprocess", "embed-postprocess")
@@ -128,7 +132,7 @@ def test_a_runtime_gives_the_same_answers_from_an_embedded_bundle(bundles, part)
 
 
 def test_the_report_and_the_manifest_say_what_is_inside(bundles):
-    report = read_report(bundles["both"])
+    report = read_report(bundles["both"], ModelReport)
     assert report.inside is not None
     assert report.inside.parts == ("preprocess", "postprocess")
     assert report.inside.agreement > 0.97
@@ -145,8 +149,28 @@ def test_the_report_and_the_manifest_say_what_is_inside(bundles):
     assert bundle.expected["original"] == report.model_sha256
 
 
+def test_beside_other_runs_the_bundles_own_frames_are_judged(bundles):
+    report = read_report(bundles["both"], ModelReport)
+    run = earlier_run(bundles["both"])
+    assert report.latency is not None
+    assert report.latency == report.inside.latency != report.best.latency
+    assert (run.latency, run.verdict) == (report.latency, report.latency.verdict)
+    assert run.samples is None, "those on disk are of the model alone"
+
+
+def test_what_a_device_measured_of_the_bundle_replaces_what_was_measured_here(bundles, tmp_path):
+    out = shutil.copytree(bundles["both"], tmp_path / "out")
+    edgeopt.bench(str(out), out=tmp_path / "brought", threads=1, seconds=0.1, min_frames=60)
+    report = merge_results(out, [tmp_path / "brought"])
+    frame = read_stored(tmp_path / "brought").samples.summary()["frame"]
+    assert report.latency == report.best.latency != report.inside.latency
+    assert report.latency.frame.p50_ms == frame.p50.value_ms
+    assert report.verdict == report.best.latency.verdict
+    assert earlier_run(out).latency == report.latency
+
+
 def test_the_word_that_is_told_is_that_of_what_is_deployed(bundles):
-    report = read_report(bundles["both"])
+    report = read_report(bundles["both"], ModelReport)
     assert report.inside is not None
     judged = report.inside.judgement
     assert judged is not None
@@ -199,12 +223,16 @@ def test_a_manifest_is_enough_for_an_app(bundles):
 
 def test_a_run_by_default_tries_what_it_can_measure():
     recipe, target = find_recipe("yolox"), find_target("cpu-x86-vnni")
-    assert [*make_plan(recipe, target, Options(calib="synthetic"), 1).tried] == [*BOTH]
-    left_out = Options(calib="synthetic", skip=BOTH[:1])
-    assert [*make_plan(recipe, target, left_out, 1).tried] == [*BOTH[1:]]
+    plan = make_plan(recipe, target, Options(calib="synthetic"), 1)
+    assert [*plan.tried_on("onnxruntime")] == [*BOTH]
+    assert [*plan.tried_on("litert")] == [*plan.tried_on("ncnn")] == ["embed-normalise"]
+    assert not plan.tried_on("executorch")
+    left_out = make_plan(recipe, target, Options(calib="synthetic", skip=(BOTH[0], "embed-normalise")), 1)
+    assert [*left_out.tried_on("onnxruntime")] == [*BOTH[1:]]
+    assert not left_out.tried_on("litert")
     for steps in (("fuse",), ("default", BOTH[0]), ("default", "embed-normalise")):
         assert not make_plan(recipe, target, Options(calib="synthetic", steps=steps), 1).tried
-    assert not make_plan(recipe, find_target("nvidia-cuda"), Options(calib="synthetic"), 1).tried
+    assert not make_plan(recipe, find_target("nvidia-cuda"), Options(calib="synthetic"), 1).tried_on("onnxruntime")
     assert not make_plan(find_recipe("tensors"), target, Options(calib="synthetic"), 1).tried
 
 

@@ -20,9 +20,9 @@ from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.optimize import planned
 from edgeopt.optimization.options import Options, Prefer
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Silence
-from edgeopt.optimization.start import begun, read_given
+from edgeopt.optimization.start import begun, read_given, start_run
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.opening import opening_for
 from edgeopt.steps.quantize.judges import Judge
@@ -50,7 +50,7 @@ def sent(tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(pools, name, 0.0)
 
 
-def proven(report: Report, folder: Path) -> dict[str, object]:
+def proven(report: ModelReport, folder: Path) -> dict[str, object]:
     """Return all that a run says of accuracy, and the models that it is said of."""
     facts: dict[str, object] = {"best": report.best.name}
     for candidate in report.candidates:
@@ -62,12 +62,13 @@ def proven(report: Report, folder: Path) -> dict[str, object]:
     return facts
 
 
-def judged(report: Report, folder: Path, pool: AnswerPool) -> list[str]:
+def judged(report: ModelReport, folder: Path, pool: AnswerPool) -> list[str]:
     """Return what labels prove of the candidates of a run, whatever their speed is."""
     options = Options(threads=1, steps=("quantize",), prefer=Prefer.SIZE, resume=True)
     given, frames = read_given("digits_detector", "cpu", None, options)
     plan = planned(given, options, folder)
-    with begun(given, frames, plan, folder, True, None, Silence(), monotonic()) as run:
+    run = start_run(given, frames, plan, folder, True, None, Silence(), monotonic())
+    with begun(run, given):
         run.candidates += report.candidates
         run.context.pool = pool
         baseline, *others = report.candidates

@@ -14,7 +14,8 @@ from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.threads import ThreadUse, choose_threads, default_threads
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.declared.target import find_target
@@ -124,7 +125,7 @@ def test_what_is_proven_is_told_kept_and_opened_so(one_fast, own, tmp_path, monk
     page = (tmp_path / "o" / "report.md").read_text("utf-8")
     assert "1 thread held to the fast cores: 1.20x [1.20, 1.20] as fast as 2 threads on any core" in page
     assert "own, 1 thread held to the fast cores" in page
-    assert read_report(tmp_path / "o").cores == "fast"
+    assert read_report(tmp_path / "o", ModelReport).cores == "fast"
     bundle = read_bundle(report.bundle)
     assert bundle.artefacts[0].cores == "fast"
     with Runtime.load(bundle) as runtime:

@@ -27,7 +27,7 @@ from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import Plan, all_steps, make_plan
 from edgeopt.optimization.report.frontier import account_of, cut_of, draw_frontier, pruning_sections, removed_words
 from edgeopt.optimization.report.summary import summarize
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import Paper, render
 from edgeopt.steps._pruning import Pruning, parse_pruning
@@ -56,13 +56,13 @@ def write_case(folder: Path, blocks: int = 3) -> dict[str, str]:
     return {"model": str(folder / "net.onnx"), "recipe": "tensors", "calib": str(folder / "in.npz")}
 
 
-def run(asked: dict[str, str], out: Path, target: str = ELSEWHERE, **more: object) -> Report:
+def run(asked: dict[str, str], out: Path, target: str = ELSEWHERE, **more: object) -> ModelReport:
     with briefly():
         wishes = {"steps": ("simplify", "prune"), "prune": "0.4", "threads": 1, **more}
         return optimize(**asked, target=target, out=out, **wishes)
 
 
-def pruned(report: Report) -> list[Candidate]:
+def pruned(report: ModelReport) -> list[Candidate]:
     return [one for one in report.candidates if "prune" in one.steps]
 
 
@@ -71,7 +71,7 @@ def digest(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Report]:
+def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], ModelReport]:
     """What was asked, and the report of a run that prunes two fifths for a device that is not here."""
     folder = tmp_path_factory.mktemp("prune")
     asked = write_case(folder)

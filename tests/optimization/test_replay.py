@@ -19,7 +19,8 @@ from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.graph.model import Model
 from edgeopt.optimization.folder.replay import DECISIONS, read_replay
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.steps.quantize.judges import Judge
 
 
@@ -87,7 +88,7 @@ def without_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_clocks", "brief")
 def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path):
     folder, asked = case
-    before = {one.name: one for one in read_report(folder / "first").candidates}
+    before = {one.name: one for one in read_report(folder / "first", ModelReport).candidates}
     for name in ("second", "third"):
         source = folder / "first" if name == "second" else tmp_path / "second" / "report.json"
         report = optimize(**asked, target="cpu", out=tmp_path / name, replay=str(source))
@@ -104,7 +105,9 @@ def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path
 @pytest.mark.usefixtures("without_clocks", "brief")
 def test_quantize_makes_the_form_of_a_report_again_and_then_its_own(case, tmp_path):
     folder, asked = case
-    chosen = read_report(folder / "first").chosen  # by speed: another run's second form may be the first one here
+    chosen = read_report(
+        folder / "first", ModelReport
+    ).chosen  # by speed: another run's second form may be the first one here
     form = chosen if chosen.startswith("quantize") else "quantize"
     wanted = Model(onnx.load(folder / f"first/candidates/{form}/model.onnx"), "one").fingerprint
     sources = {"a": folder / "first", "b": tmp_path / f"a.{DECISIONS}"}

@@ -13,7 +13,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.report.summary import summarize
 from edgeopt.optimization.report.verdict import judge
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.report.formats import render
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import format_bytes
@@ -22,15 +22,21 @@ TIME = StageTime(1.0, 1.0, 2.0)
 NOISY = "NOISY; pressure: tasks waited for a core 90.0% of the time"
 
 
-def report(verdict: str, trust: str, *, asked: bool = True, size_bytes: int = 1000) -> Report:
+def report(verdict: str, trust: str, *, asked: bool = True, size_bytes: int = 1000) -> ModelReport:
     latency = Latency(400, TIME, {"execute": TIME}, verdict, "0 of 400 frames over 33 ms")
     first = Candidate(BASELINE, "", (), "fp32", "b.onnx", 1000, latency=latency)
     speed = Ratio(1.5, 1.4, 1.6, Change.FASTER, processes=8)
     best = replace(first, name="fuse", parent=BASELINE, size_bytes=size_bytes, speed=speed, execute=speed)
-    text = ("model", "0", "recipe", "asked for", "cpu")
+    text = {
+        "model": "model",
+        "model_sha256": "0",
+        "recipe": "recipe",
+        "recipe_reason": "asked for",
+        "target": "cpu",
+    }
     rest = {"threads": 1, "budget_ms": 33.0, "budget_asked": asked, "max_drop": 0.01, "metric": "AP"}
-    return Report(
-        *text,
+    return ModelReport(
+        **text,
         environment=read_environment(),
         **rest,
         candidates=(first, best),
@@ -65,7 +71,7 @@ def test_the_exit_code_is_that_of_the_word_in_the_verdict(verdict, trust, word, 
 def test_without_a_budget_a_noisy_machine_closes_no_gate_and_is_told():
     found = report("PASS", NOISY, asked=False)
     assert (found.verdict, found.exit_code) == ("PASS", 0)
-    assert found.verdict_line.endswith("; NOISY: believe no close figure (pressure)")
+    assert found.verdict_line.endswith("; NOISY: do not trust small differences (pressure)")
 
 
 def test_a_missed_budget_that_nobody_asked_for_is_said_to_be_no_gate():
@@ -94,7 +100,7 @@ def test_every_speed_in_the_table_has_its_interval_and_its_verdict():
     assert "1.50x [1.40, 1.60] FASTER" in render(summarize(report("PASS", "TRUSTED")), "markdown")
 
 
-def with_faster(word: Word, drop: float, most: float) -> Report:
+def with_faster(word: Word, drop: float, most: float) -> ModelReport:
     """A KEPT rewrite that is chosen, and INT8 that is proven faster, of whose accuracy labels say something else."""
     found = report("PASS", "TRUSTED")
     first, best = found.candidates

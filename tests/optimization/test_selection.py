@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeopt.graph.drift import Drift
 from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate, candidate_from_json
 from edgeopt.optimization.candidates.measure import promise_of
+from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Wish, choose, lighter_than, mark, shortlist, why_refused
 from edgeopt.optimization.options import Prefer
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
@@ -199,6 +202,28 @@ def test_the_list_for_a_proof_holds_the_fastest_and_the_fastest_that_loses_less(
     marked = mark([BASE, *lossy, *others], Wish(0.01))
     assert shortlist(marked, Wish(0.01), (), 3) == ("int8-0", "int8-1", "int8-2", "fuse")
     assert shortlist(marked, Wish(0.01), ("int8-0", "int8-1", "int8-2", "fuse"), 3) == ("int8-3", "simplify")
+
+
+def test_the_list_for_a_proof_holds_what_no_label_need_decide():
+    """Labels may leave every lossy form open: then the fastest rewrite is what is chosen, if it is proven."""
+    exact = {"agreement": 1.0}
+    fast = [made(f"bf16-{i}", 2.0 - i / 100, **exact) for i in range(4)]
+    rewrites = [
+        replace(made(name, speed, **exact), drift=Drift(1e-6, 1.0, 120.0))
+        for name, speed in (("fuse", 1.2), ("fp32", 1.4))
+    ]
+    marked = mark([BASE, *fast, *rewrites], Wish(0.01))
+    assert shortlist(marked, Wish(0.01), (), 2) == ("bf16-0", "bf16-1", "fp32")
+    assert shortlist(marked, Wish(0.01), ("bf16-0", "bf16-1", "fp32"), 2) == ("bf16-2", "bf16-3", "fuse")
+
+
+def test_a_rewrite_is_judged_though_a_lossy_form_is_faster_and_agrees_as_often():
+    bf16 = replace(made("bf16", 2.0, agreement=1.0), judgement=judged(0.0, reach=0.1))
+    rewrite = replace(made("fp32", 1.4, agreement=1.0), judgement=None, drift=Drift(1e-6, 1.0, 120.0))
+    run = SimpleNamespace(wish=Wish(0.01), plan=SimpleNamespace(max_drop=0.01), judged_scores={})
+    _, open_still, exact = prove_accuracy(run, [BASE, bf16, rewrite])
+    assert open_still.word == "NOT DECIDED"
+    assert exact.word == "KEPT"
 
 
 def test_the_smallest_is_wanted_only_where_it_is_smaller_and_known_not_to_be_slower():

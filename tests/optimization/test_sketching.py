@@ -12,13 +12,13 @@ from fixture_models import model, numbers
 from edgeopt import Runtime, optimize
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import save_model
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.drift.sketch import FILE, read_sketch
 from edgeopt.runtime.drift.state import DriftKind
 
 
-def optimized(folder: Path, frames: int, **wishes: object) -> tuple[Report, np.ndarray]:
+def optimized(folder: Path, frames: int, **wishes: object) -> tuple[ModelReport, np.ndarray]:
     net = model("net (float[1,3,32,32] x) => (float[1,4,30,30] y) { y = Conv(x, w) }", w=numbers(4, 3, 3, 3))
     save_model(net, folder / "net.onnx")
     generator = np.random.default_rng(0)

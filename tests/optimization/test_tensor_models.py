@@ -21,8 +21,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
-from edgeopt.optimization.one_step.quantize import quantize
-from edgeopt.optimization.one_step.quantize_summary import summarize
+from edgeopt.optimization.one_step.quantize import quantize, summarize
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe

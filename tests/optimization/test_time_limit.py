@@ -19,7 +19,7 @@ from edgeopt.optimization import start
 from edgeopt.optimization.candidates import other_engines
 from edgeopt.optimization.candidates.measure import Bench
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.declared.target import find_target
@@ -119,7 +119,7 @@ class SlowFrames:
         monkeypatch.setattr("edgeopt.optimization.choice.decide.Bench", partial(Bench, machine=machine))
 
 
-def optimize_slowly(tmp_path: Path, limit_s: float) -> Report:
+def optimize_slowly(tmp_path: Path, limit_s: float) -> ModelReport:
     model = tmp_path / "slow.onnx"
     onnx.save(activation("r = Relu(x) y = Relu(r)").proto, str(model))
     wishes = {"calib": "synthetic", "recipe": "tensors", "threads": 1, "time_limit_s": limit_s}

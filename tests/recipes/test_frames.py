@@ -7,6 +7,7 @@ import wave
 import cv2
 import numpy as np
 import pytest
+from headless_videos import SHADE_STEP, write_cut, write_piped
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.inputs.frames import open_frames
@@ -122,3 +123,11 @@ def test_a_picture_that_goes_bad_later_is_an_error_with_its_name(tmp_path):
     (tmp_path / "a.png").write_bytes(b"torn")
     with pytest.raises(InvalidFileError, match=r"a\.png does not decode"):
         frames.read(0)
+
+
+@pytest.mark.parametrize(("write", "least", "most"), [(write_piped, 40, 40), (write_cut, 10, 25)])
+def test_the_frames_of_a_video_are_counted_where_its_header_does_not_know(write, least, most, tmp_path):
+    frames = open_frames(write(tmp_path / "video", 40))
+    assert least <= len(frames) <= most
+    for index in (len(frames) - 1, 3, 4):
+        assert abs(frames.read(index).mean() - SHADE_STEP * index) < 6

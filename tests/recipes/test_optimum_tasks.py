@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.export.export import write_recipe
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.binding import bind_recipe
+from edgeopt.recipes.binding import ChosenRecipe, bind_recipe
 from edgeopt.recipes.drafting.hugging_face import Configuration, audio_told, read_configuration, recipe_told
 from edgeopt.recipes.drafting.optimum_tasks import TASK_NAMES, loader_of, read_task, task_of_class
 from edgeopt.recipes.inputs.audio import Audio, Features, Scaling
@@ -112,7 +112,7 @@ def test_a_classifier_of_sounds_hears_at_mean_0_and_deviation_1() -> None:
 
 
 def _bound(recipe: Any, heard: TensorSpec = WAVES, logits: TensorSpec = LOGITS) -> Any:
-    return bind_recipe(recipe, "", [heard], [logits], {}, {}).recipe
+    return bind_recipe(ChosenRecipe(recipe), [heard], [logits], {}, {}).recipe
 
 
 @pytest.mark.parametrize("count", [9000, 20720, 40000])

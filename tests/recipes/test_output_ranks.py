@@ -14,7 +14,7 @@ from edgeopt.recipes import matching
 from edgeopt.recipes.drafting.drafted import Facts
 from edgeopt.recipes.drafting.drafting import draft_recipe
 from edgeopt.recipes.drafting.questions import nobody
-from edgeopt.recipes.matching import recognised
+from edgeopt.recipes.matching import Interface, recognised
 from edgeopt.recipes.outputs.learned import heads_of
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
@@ -48,7 +48,7 @@ READ = [name for name in assets.model_folders() if find_recipe(name).task != "ge
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_any_outputs_are_looked_at_and_drafted(kind):
     outputs = OUTPUTS[kind]
-    recognised([PICTURE], outputs, {})
+    recognised(Interface([PICTURE], outputs, {}))
     for shape in ((1, 3, 64, 64), ("b", 3, "h", "w"), (1, 28, 28, 1), (1, 16000), ()):
         given = TensorSpec("x", "float32", shape)
         drafted = draft_recipe(Facts("net", Path("none/net.onnx"), 17, (given,), outputs, {}), None, nobody)
@@ -88,4 +88,5 @@ def test_every_shipped_recipe_is_matched_against_every_rank():
         for match in recipe.match:
             for rank in range(6):
                 shape = tuple(range(2, 2 + rank))
-                recognised([PICTURE], [TensorSpec(f"y{i}", "float32", shape) for i in range(len(match.outputs))], {})
+                outputs = [TensorSpec(f"y{i}", "float32", shape) for i in range(len(match.outputs))]
+                recognised(Interface([PICTURE], outputs, {}))

@@ -11,7 +11,6 @@ from small_nets import Net
 
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.inspection.draft import draft
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.subject import open_subject
 from edgeopt.measurement.pipelines.given import write_original
@@ -19,6 +18,7 @@ from edgeopt.recipes.drafting.rows import row_kind
 from edgeopt.recipes.inputs.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.verbs.recipe import draft
 
 CHANCE = np.random.default_rng(0)
 SIDE = 112

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.binding import bind_recipe
+from edgeopt.recipes.binding import ChosenRecipe, bind_recipe
 from edgeopt.recipes.drafting.sound_reading import sound_recipe
 from edgeopt.recipes.inputs.audio import Features
 from edgeopt.recipes.recognise import choose_recipe
@@ -39,7 +39,7 @@ NEXT = spec("stateN", None, None, None)
 )
 def test_silero_is_known_by_its_states(inputs, outputs, context, shape):
     recipe, comments = sound_recipe(inputs, outputs)
-    bound = bind_recipe(recipe, "", inputs, outputs, {}, {}).recipe
+    bound = bind_recipe(ChosenRecipe(recipe), inputs, outputs, {}, {}).recipe
     assert (bound.task, bound.audio.samples, bound.audio.context) == ("voice_activity", 512, context)
     assert bound.input.shapes["input"] == shape
     assert bound.input.constants == ({"sr": 16000.0} if SR in inputs else {})
@@ -62,7 +62,7 @@ def test_whispers_encoder_is_known_by_its_features():
     inputs, outputs = [spec("input_features", "batch", 80, 3000)], [spec("last_hidden_state", "batch", 1500, 384)]
     recipe, comments = sound_recipe(inputs, outputs)
     assert comments["audio.normalise"].startswith("not known")
-    bound = bind_recipe(recipe, "", inputs, outputs, {}, {}).recipe
+    bound = bind_recipe(ChosenRecipe(recipe), inputs, outputs, {}, {}).recipe
     assert (bound.task, bound.audio.features, bound.audio.samples) == ("tensors", Features.WHISPER, 480_000)
     assert bound.input.shapes["input_features"] == (1, 80, 3000)
 

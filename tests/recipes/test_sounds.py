@@ -16,8 +16,7 @@ from edgeopt.recipes.inputs.audio import Audio, Pad
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.sound_input import window_of
-from edgeopt.recipes.inputs.wav_files import read_wav, write_wav
-from edgeopt.recipes.inputs.wav_stream import read_wav_stream
+from edgeopt.recipes.inputs.wav_files import read_wav, read_wav_stream, write_wav
 from edgeopt.recipes.labels import read_labels
 from edgeopt.recipes.sources.sound import windows_of
 

@@ -17,13 +17,16 @@ from edgeopt.cli._verb import read_values
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.measurement.check.result import CheckReport, CheckResult, CheckVerdict
 from edgeopt.measurement.generation.answer_budget import FRAME, AnswerBudget
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
+from edgeopt.running.live import AnswerWords, FrameAnswer
+from edgeopt.runtime.pipelines.pipeline import Answer
 from edgeopt.system.declared.options import Option, Syntax, default_of, options_of
-from edgeopt.verbs.remote import RETURNING, SEARCHING
+from edgeopt.tasks.classification import Classes
+from edgeopt.verbs.remote import SEARCHING, VERBS
 from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.results import read_result, require_readable, store_result
 from edgeopt.verbs.remote.words import line_of, written_options
-from edgeopt.workloads import kinds
+from edgeopt.workloads import Kind, kinds
 
 ROOT = Path(__file__).parents[2]
 VALUES: dict[Syntax, Any] = {
@@ -62,6 +65,16 @@ DONE = CheckReport(
 )
 
 
+def kinds_by_name() -> dict[str, Kind]:
+    return {kind.name: kind for kind in kinds()}
+
+
+@pytest.fixture
+def one_picture() -> str:
+    pictures = sorted((ROOT / "models" / "digits_detector" / "calib").iterdir())
+    return str(next(path for path in pictures if path.suffix in (".png", ".jpg")))
+
+
 def value_of(option: Option) -> Any:
     if option.syntax is Syntax.FLAG:
         return option.flag_value
@@ -69,7 +82,7 @@ def value_of(option: Option) -> Any:
     return (value,) if option.repeatable and option.syntax in (Syntax.TEXT, Syntax.FILE) else value
 
 
-@pytest.mark.parametrize("verb", RETURNING)
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
 def test_every_option_reaches_the_device_with_its_value(kind, verb):
     """The command line reads from the words what Python passed."""
@@ -120,7 +133,7 @@ def test_results_that_cannot_come_back_are_refused_before_a_device_is_asked():
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
 def test_all_other_results_are_read(kind):
     refused = []
-    for verb in RETURNING:
+    for verb in VERBS:
         if kind.has(verb):
             try:
                 require_readable(kind, verb, None, "ssh://board")
@@ -144,6 +157,50 @@ def test_a_result_is_the_same_behind_a_file(tmp_path):
     read = read_result(file, CheckReport, None, "ssh://board", PlacesThere("/@"))
     assert read == replace(DONE, baseline="/gate.json"), "places of the mirror are those of this machine"
     assert read.exit_code == DONE.exit_code
+
+
+def test_every_kind_of_answer_is_the_same_behind_a_file(tmp_path, one_picture):
+    ran = edgeopt.run("digits_detector", one_picture, threads=1)
+    (first,) = ran.answers
+    assert isinstance(first, FrameAnswer)
+    of_tasks = (
+        first.answer,
+        {"scores": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        Classes(np.array([3, 1]), np.array([0.9, 0.1], np.float32)),
+        None,
+    )
+    of_pipeline = Answer({"find": Classes(np.array([3]), np.array([0.5], np.float32)), "count": {"all": 2}}, (1, 2), {})
+    answers = tuple(
+        replace(first, answer=answer, teller=AnswerWords({}, "said")) for answer in (*of_tasks, of_pipeline)
+    )
+    file, hint = tmp_path / "r.npz", require_readable(kinds_by_name()["frames"], "run", None, "ssh://board")
+    store_result(replace(ran, answers=answers).told(), file)
+    read = read_result(file, hint, None, "ssh://board", PlacesThere("/@"))
+    assert (read.stats, read.source, read.exit_code) == (ran.stats, ran.source, ran.exit_code)
+    detections, tensors, classes, nothing, plain = (each.answer for each in read.answers)
+    assert (detections.boxes == first.answer.boxes).all()
+    assert (tensors["scores"] == of_tasks[1]["scores"]).all()
+    assert (type(classes), classes.indices.tolist(), nothing) == (Classes, [3, 1], None)
+    assert plain["stages"]["count"] == {"all": 2}, "an app's functions return what they like: plain values come back"
+    assert read.answers[0].as_text() == "0001.jpg: said"
+
+
+def test_an_answer_of_no_task_is_refused(tmp_path, one_picture):
+    ran, file = edgeopt.run("digits_detector", one_picture, threads=1).told(), tmp_path / "r.npz"
+    hint = require_readable(kinds_by_name()["frames"], "run", None, "ssh://board")
+    store_result(replace(ran, answers=(replace(ran.answers[0], answer=DONE),)), file)
+    with pytest.raises(InvalidFileError, match=r"ssh://board sends no result: 'edgeopt\.measurement\.check\.result"):
+        read_result(file, hint, None, "ssh://board", PlacesThere("/@"))
+
+
+def test_what_a_person_does_while_it_runs_is_refused_before_a_device_is_asked(tmp_path):
+    for wishes in ({"view": True}, {"chat": True}):
+        workload = "tiny_lm" if "chat" in wishes else "digits_detector"
+        (name,) = wishes
+        with pytest.raises(EdgeoptError, match=f"{name}= is for the machine that you sit at"):
+            edgeopt.run(workload, str(tmp_path), on="ssh://nowhere.invalid", **wishes)
+    with pytest.raises(EdgeoptError, match="the standard input is that of the machine"):
+        edgeopt.run("digits_detector", "-", on="ssh://nowhere.invalid")
 
 
 @pytest.mark.parametrize(
@@ -171,8 +228,8 @@ def test_what_is_no_such_result_is_refused(tmp_path, change):
 
 
 def test_verbs_that_return_take_the_option_and_search_ones_are_among_them():
-    assert {*SEARCHING} <= {*RETURNING}
-    for verb in RETURNING:
+    assert {*SEARCHING} <= {*VERBS}
+    for verb in VERBS:
         command: Any = cli.get_command(None, verb)
         hidden = [each for each in command.params if getattr(each, "hidden", False)]
         assert [each.opts for each in hidden] == [["--result"]]

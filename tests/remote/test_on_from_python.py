@@ -6,15 +6,20 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import edgeopt
 from edgeopt.errors import EdgeoptError
+from edgeopt.inspection.inspect import Inspection
 from edgeopt.measurement.check.result import CheckReport
 from edgeopt.measurement.compare.result import Comparison
 from edgeopt.measurement.frames.result import FrameBenchResult
 from edgeopt.measurement.samples import Samples
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
+from edgeopt.running.live import LiveResult
+from edgeopt.running.writing import WrittenResult
 from edgeopt.system.disk.caches import cache_folder
 
 BOARD = "ssh://board"
@@ -70,6 +75,13 @@ def test_a_bench_is_the_result_that_the_device_wrote(board, project):
     assert not board.jobs
 
 
+def test_facts_are_those_of_the_device(board, project):
+    facts = edgeopt.inspect("mine/model.onnx", on=BOARD, target="cpu")
+    assert isinstance(facts, Inspection)
+    assert facts == edgeopt.inspect("mine/model.onnx", target="cpu")
+    assert facts.partition.nodes
+
+
 def test_a_gate_and_a_comparison(board, project):
     short = {"seconds": 0.2, "threads": 1}
     report = edgeopt.check("mine/model.onnx", on=BOARD, baseline="gate.json", update=True, starts=3, **short)
@@ -89,12 +101,39 @@ def test_optimize_searches_here_and_the_report_is_the_device_s(board, project):
         "mine/model.onnx", on=BOARD, listener=heard, steps=("simplify",), time_limit_s=8.0, threads=1
     )
     out = project / "out" / "mine-cpu"
-    written = read_report(out)
+    written = read_report(out, ModelReport)
     assert report.folder == Path("out/mine-cpu")
     assert report.bundle.joinpath("manifest.json").is_file()
     assert (report.chosen, report.candidates, report.trust) == (written.chosen, written.candidates, written.trust)
     assert any("making candidates here for ssh://board" in line for line in heard.lines)
     assert any("from disk" in line for line in heard.lines), "the device made none again"
+
+
+def test_answers_of_frames_come_back_as_objects(board, project):
+    heard, answers = Heard(), []
+    asked = {"limit": 3, "threads": 1}
+    there = edgeopt.run("mine/model.onnx", "mine/calib", on=BOARD, tell=heard.progress, save="drawn", **asked)
+    here = edgeopt.run("mine/model.onnx", "mine/calib", **asked)
+    assert isinstance(there, LiveResult)
+    assert [each.name for each in there.answers] == [each.name for each in here.answers]
+    for mine, its in zip(here.answers, there.answers, strict=True):
+        assert type(its.answer) is type(mine.answer)
+        np.testing.assert_allclose(its.answer.boxes, mine.answer.boxes, atol=0.01)
+        assert its.as_json().keys() == mine.as_json().keys()
+        assert its.as_text().split(":")[0] == mine.as_text().split(":")[0]
+    assert there.stats.served == 3
+    assert len([*(project / "drawn").iterdir()]) == 3
+    assert heard.parts[-1] == f"run on {BOARD} 1/1"
+    told = edgeopt.run("mine/model.onnx", "mine/calib", on=BOARD, hear=answers.append, **asked)
+    assert (told.answers, len(answers)) == ((), 3)
+
+
+def test_a_model_that_writes_answers_there(board, project):
+    asked = {"prompt": "import os", "output_tokens": 6, "threads": 1}
+    there, here = edgeopt.run("tiny_lm", on=BOARD, **asked), edgeopt.run("tiny_lm", **asked)
+    assert isinstance(there, WrittenResult)
+    assert (there.text, there.account.prompt_tokens) == (here.text, here.account.prompt_tokens)
+    assert [piece.token for piece in there.answers] == [piece.token for piece in here.answers]
 
 
 def test_an_error_there_is_an_error_here(board, project):

@@ -93,12 +93,12 @@ def whole(text: str) -> str:
 NOBODY = 65534
 by_root = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root, and mounts of Linux")
 SHORT = ("--seconds", "0.2", "--starts", "3")
+BENCH = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "0.2", "--frames", "30")
 LONG = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "60", "--threads", "1", "-o", "measured")
 
 
 def test_a_command_runs_there_as_here_and_its_files_come_back(board, project):
-    bench = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "0.3", "-o", "measured")
-    code, printed, said = finished(*bench)
+    code, printed, said = finished(*BENCH, "-o", "measured")
     assert code in (0, 4), said
     assert "digits_detector" in printed
     assert "came back from board" in whole(said)
@@ -232,7 +232,7 @@ def test_a_connection_that_is_cut_in_any_phase_loses_nothing(board, project, mon
         for ready in (board.root / "workers").glob("*/ready"):
             ready.unlink()
     monkeypatch.setenv("EDGEOPT_SSH", board.cut_once(phase, **cut))
-    code, printed, said = finished("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "0.2", "-o", "measured")
+    code, printed, said = finished(*BENCH, "-o", "measured")
     assert code in (0, 4), said
     assert "connection lost" in whole(said)
     assert printed.count("Stages (ms)") == 1, "each line comes once"

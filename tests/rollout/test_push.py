@@ -20,8 +20,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import Model
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
-from edgeopt.runtime.rollout.current import CurrentRuntime
-from edgeopt.runtime.rollout.probation import FRAMES, MOST_MISSED
+from edgeopt.runtime.rollout.current import FRAMES, MOST_MISSED, CurrentRuntime
 from edgeopt.runtime.rollout.signature import make_keys, sign_bundle, signature_file
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.verbs.rollout.canary import CanaryOptions

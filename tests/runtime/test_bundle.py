@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -72,6 +73,34 @@ def test_an_older_bundle_is_refused_in_one_line(bundle):
     reseal(bundle.folder, lambda values: values.update(schema=SCHEMA - 1))
     with pytest.raises(InvalidFileError, match=f"has schema {SCHEMA - 1}, this edgeopt reads {SCHEMA}"):
         read_bundle(bundle.folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "said"),
+    [
+        ((), "looks", {"each": 1}, "unknown looks"),
+        (("recipe",), "colour", "grey", "recipe: unknown colour"),
+        (("recipe", "tokenizer"), "overlap", 3, "recipe: tokenizer: unknown overlap"),
+        (("recipe", "tokenizer"), "fill", "by-line", "recipe: tokenizer: fill is 'by-line'"),
+        (("target",), "neighbours", 2, "target: unknown neighbours"),
+        ((), "schema", 5, "has schema 5, this edgeopt reads 3 and 4"),
+    ],
+)
+def test_what_a_newer_edgeopt_wrote_is_told_with_the_remedy(bundle, table, key, value, said):
+    def add(values: dict[str, Any]) -> None:
+        for name in table:
+            values = values.setdefault(name, {})
+        values[key] = value
+
+    reseal(bundle.folder, add)
+    with pytest.raises(InvalidFileError, match=re.escape(said)) as refused:
+        read_bundle(bundle.folder)
+    assert refused.value.problem.endswith(": it was made by a newer edgeopt")
+    assert "\n" not in refused.value.problem
+    assert "pip install -U edgeopt" in refused.value.remedy
+    done = CliRunner().invoke(cli, ["bench", str(bundle.folder)])
+    assert done.exit_code == 1
+    assert "it was made by a newer edgeopt" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, NoteKind, NotFoundError, UnavailableError
 from edgeopt.graph.model import Model
+from edgeopt.recipes.inputs.preprocess import Decode, Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import MANIFEST, Bundle, is_bundle, read_bundle, write_bundle
 from edgeopt.runtime.bundles.targets import ORIGINAL, Contender, MeasuredOn, TargetFit, rank, this_machine
@@ -274,7 +275,7 @@ def test_a_target_that_is_not_there_is_one_line_also_in_a_bundle_for_one(tmp_pat
 
 
 def test_a_scheduler_takes_it_as_any_bundle(tmp_path):
-    from edgeopt.runtime.schedule import Model as Scheduled
+    from edgeopt.runtime.schedule import ScheduledModel as Scheduled
 
     whole = two(tmp_path)
     with edgeopt.Scheduler({"net": Scheduled(whole.folder)}) as scheduler:
@@ -359,8 +360,9 @@ def test_a_byte_of_any_file_of_any_target_ends_the_load(tmp_path):
         ({"targets": [{"recipe": 0, "device": "x"}]}, "missing artefacts"),
         ({"targets": [{"recipe": True, "device": "x"}]}, "names no recipe"),
         ({"targets": [{"recipe": 0, "device": 3}]}, "names no recipe or no device"),
-        ({"more": 1}, "unknown more"),
-        ({"schema": 5}, "has schema 5, this edgeopt reads 3 and 4"),
+        ({"more": 1}, "unknown more: it was made by a newer edgeopt"),
+        ({"schema": 5}, "has schema 5, this edgeopt reads 3 and 4: it was made by a newer edgeopt"),
+        ({"schema": 1}, "has schema 1, this edgeopt reads 3 and 4\n"),
     ],
 )
 def test_a_manifest_that_is_none_is_one_line(tmp_path, change, said):
@@ -380,6 +382,17 @@ def test_bundles_of_two_models_or_two_recipes_are_refused(tmp_path):
     with pytest.raises(EdgeoptError, match=r"the recipes of .* differ in class_names"):
         combine_bundles([one, other], tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_devices_may_decode_jpeg_files_at_different_parts_of_their_size(tmp_path):
+    smaller = replace(find_recipe("tensors"), preprocess=Preprocess(decode=Decode.REDUCED))
+    paths = [
+        bundle(tmp_path / "a", ANY),
+        bundle(tmp_path / "b", replace(ANY, name="b"), recipe=smaller),
+    ]
+    whole = combine_bundles(paths, tmp_path / "all")
+    decoded = {whole.recipe.preprocess.decode, *(other.recipe.preprocess.decode for other in whole.others)}
+    assert decoded == {Decode.FULL, Decode.REDUCED}
 
 
 def test_older_bundles_that_do_not_name_their_model_are_known_by_their_float_form(tmp_path):

@@ -14,8 +14,8 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.frames.setup import open_setup
 from edgeopt.measurement.turns.fed_back import feed_back
-from edgeopt.runtime.rollout.probation import FRAMES, Probation
-from edgeopt.runtime.schedule.model import Model as Scheduled
+from edgeopt.runtime.rollout.current import FRAMES, Probation
+from edgeopt.runtime.schedule.model import ScheduledModel as Scheduled
 from edgeopt.runtime.schedule.scheduler import Scheduler
 
 

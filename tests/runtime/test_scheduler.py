@@ -24,7 +24,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.schedule import Model, Scheduler, Terms, turns
+from edgeopt.runtime.schedule import ScheduledModel, Scheduler, Terms, turns
 from edgeopt.runtime.schedule.batch import Batches
 from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane
@@ -88,7 +88,10 @@ def test_two_models_and_many_threads_get_the_answers_of_a_runtime_alone(folders,
     with Runtime.load(folders["fixed"]) as runtime:
         alone = [runtime.predict(frame) for frame in frames]
     threads = threading.active_count()
-    models = {"low": Model(folders["free"]), "high": Model(folders["fixed"], Terms(priority=1, budget_ms=1000))}
+    models = {
+        "low": ScheduledModel(folders["free"]),
+        "high": ScheduledModel(folders["fixed"], Terms(priority=1, budget_ms=1000)),
+    }
     with Scheduler(models) as scheduler, ThreadPoolExecutor(6) as pool:
         assert scheduler.names == ("high", "low")
         jobs = [(i, name, i % 8) for i in range(60) for name in models]
@@ -124,7 +127,7 @@ def test_frames_of_four_streams_go_together_and_what_is_no_frame_fails_alone(fol
     with Runtime.load(folders["free"]) as runtime:
         alone = [runtime.predict(frame) for frame in frames]
     monkeypatch.setattr(turns, "_ACTIVE_NS", 10**15)
-    with Scheduler({"free": Model(folders["free"], Terms(max_batch=4, max_delay_ms=60_000))}) as scheduler:
+    with Scheduler({"free": ScheduledModel(folders["free"], Terms(max_batch=4, max_delay_ms=60_000))}) as scheduler:
         assert not scheduler.notes
         for stream in range(4):  # so that the first frame waits for the others
             known = scheduler._models["free"].lane._turns
@@ -143,7 +146,7 @@ def test_frames_of_four_streams_go_together_and_what_is_no_frame_fails_alone(fol
 
 
 def test_a_model_that_takes_no_batch_says_so_and_runs_frame_by_frame(folders, frames):
-    with Scheduler({"fixed": Model(folders["fixed"], Terms(max_batch=4, max_delay_ms=50))}) as scheduler:
+    with Scheduler({"fixed": ScheduledModel(folders["fixed"], Terms(max_batch=4, max_delay_ms=50))}) as scheduler:
         assert (
             "frames of fixed go one by one: the batch of input images float32 1x3x160x160 is fixed"
             in scheduler.notes[0].detail
@@ -162,7 +165,7 @@ def loaded(scheduler: Scheduler) -> list[str]:
 
 def test_models_that_share_memory_make_room_for_each_other_and_it_is_told(folders):
     told = []
-    models = {name: Model(folders[name], memory_mib=10) for name in ("one", "two", "three")}
+    models = {name: ScheduledModel(folders[name], memory_mib=10) for name in ("one", "two", "three")}
     with Scheduler(models, memory_limit_mib=25, tell=told.append) as scheduler:
         assert loaded(scheduler) == ["one", "two"]
         scheduler.predict("one", X)
@@ -177,9 +180,9 @@ def test_models_that_share_memory_make_room_for_each_other_and_it_is_told(folder
 
 def test_a_lower_priority_never_displaces_a_higher_one(folders):
     models = {
-        "one": Model(folders["one"], Terms(priority=1), memory_mib=10),
-        "two": Model(folders["two"], memory_mib=10),
-        "three": Model(folders["three"], Terms(priority=2), memory_mib=30),
+        "one": ScheduledModel(folders["one"], Terms(priority=1), memory_mib=10),
+        "two": ScheduledModel(folders["two"], memory_mib=10),
+        "three": ScheduledModel(folders["three"], Terms(priority=2), memory_mib=30),
     }
     with Scheduler(models, memory_limit_mib=35) as scheduler:
         assert loaded(scheduler) == ["three"]
@@ -187,13 +190,19 @@ def test_a_lower_priority_never_displaces_a_higher_one(folders):
             scheduler.predict("one", X)
         assert scheduler.predict("three", X)["y"][0, 0] == 3
         assert scheduler.stats()["one"].failed == 1
-    kept = {"one": Model(folders["one"], memory_mib=10, is_kept=True), "two": Model(folders["two"], memory_mib=10)}
+    kept = {
+        "one": ScheduledModel(folders["one"], memory_mib=10, is_kept=True),
+        "two": ScheduledModel(folders["two"], memory_mib=10),
+    }
     with Scheduler(kept, memory_limit_mib=15) as scheduler, pytest.raises(EdgeoptError, match="one stay"):
         scheduler.predict("two", X)
 
 
 def test_a_model_is_unloaded_after_the_frames_on_their_way(folders):
-    models = {"slow": Model(folders["slow"], memory_mib=10), "one": Model(folders["one"], memory_mib=10)}
+    models = {
+        "slow": ScheduledModel(folders["slow"], memory_mib=10),
+        "one": ScheduledModel(folders["one"], memory_mib=10),
+    }
     with Scheduler(models, memory_limit_mib=15) as scheduler, ThreadPoolExecutor(2) as pool:
         running = pool.submit(scheduler.predict, "slow", X)
         while not scheduler.stats()["slow"].waiting:
@@ -204,12 +213,12 @@ def test_a_model_is_unloaded_after_the_frames_on_their_way(folders):
 
 
 def test_what_a_real_model_takes_is_measured(folders):
-    with Scheduler({"fixed": Model(folders["fixed"])}) as scheduler:
+    with Scheduler({"fixed": ScheduledModel(folders["fixed"])}) as scheduler:
         assert scheduler.changes[0].memory_mib >= DIGITS.stat().st_size / 2**20
 
 
 def test_closing_waits_for_frames_on_their_way_and_refuses_others(folders):
-    scheduler = Scheduler({"slow": Model(folders["slow"])})
+    scheduler = Scheduler({"slow": ScheduledModel(folders["slow"])})
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(scheduler.predict, "slow", X)
         while not scheduler.stats()["slow"].waiting:
@@ -223,12 +232,12 @@ def test_closing_waits_for_frames_on_their_way_and_refuses_others(folders):
 
 def test_what_cannot_be_scheduled_is_one_clear_error(folders, tmp_path):
     with pytest.raises(InvalidFileError, match="is no bundle"):
-        Scheduler({"none": Model(tmp_path)})
+        Scheduler({"none": ScheduledModel(tmp_path)})
     with pytest.raises(EdgeoptError, match="0 models on cores"):
         Scheduler({})
     with pytest.raises(EdgeoptError, match="of which this process may use"):
-        Scheduler({"one": Model(folders["one"])}, cores=[4096])
-    with Scheduler({"one": Model(folders["one"])}) as scheduler:
+        Scheduler({"one": ScheduledModel(folders["one"])}, cores=[4096])
+    with Scheduler({"one": ScheduledModel(folders["one"])}) as scheduler:
         with pytest.raises(KeyError):
             scheduler.predict("two", X)
         with pytest.raises(ValueError, match="x is float32 2x4"):
@@ -237,7 +246,7 @@ def test_what_cannot_be_scheduled_is_one_clear_error(folders, tmp_path):
 
 
 def test_a_stream_takes_a_model_of_a_scheduler(folders, frames):
-    models = {"high": Model(folders["fixed"], Terms(priority=1)), "low": Model(folders["free"])}
+    models = {"high": ScheduledModel(folders["fixed"], Terms(priority=1)), "low": ScheduledModel(folders["free"])}
     with Runtime.load(folders["fixed"]) as runtime:
         alone = [runtime.predict(frame) for frame in frames]
     with Scheduler(models) as scheduler, Stream(scheduler.runtime("high"), frames, queue="fifo") as stream:
@@ -262,7 +271,7 @@ def refuse(*_: object) -> None:
 
 
 def test_a_model_that_does_not_run_is_not_taken_for_loaded(folders, monkeypatch):
-    with Scheduler({"one": Model(folders["one"], memory_mib=10)}, memory_limit_mib=15) as scheduler:
+    with Scheduler({"one": ScheduledModel(folders["one"], memory_mib=10)}, memory_limit_mib=15) as scheduler:
         with monkeypatch.context() as patched:
             patched.setattr(Scheduled, "_try_batches", refuse)
             scheduler._models["one"].take_out().close()

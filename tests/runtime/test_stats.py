@@ -11,8 +11,14 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from edgeopt.executors.null import NullSession, Script
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.statistics.quantile import summarize
+from edgeopt.measurement.turns.fed_back import feed_back
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.pool import Pool
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
+from edgeopt.tasks import make_task
 
 
 def filled(times: np.ndarray, length: int = 1024) -> StageRing:
@@ -48,6 +54,24 @@ def test_totals_tell_of_all_frames_however_often_the_ring_went_round(frames):
     assert stats.stages["run"].total_frames == frames
     assert stats.stages["run"].frames == min(frames, 10)
     assert stats.last_age_ms == pytest.approx((frames + 20) / 1e6)
+
+
+def test_a_pool_reads_the_clock_of_its_session():
+    class SlowClock(NullSession):
+        @property
+        def clock(self):
+            return lambda: 7
+
+    script = Script((TensorSpec("x", "float32", (1,)),), ({"y": np.zeros(1, np.float32)},))
+    session = SlowClock(script)
+    task = make_task(find_recipe("tensors"), session.inputs, session.outputs, evaluating=False)
+    for each in (session, feed_back(session, {"x": "y"})):
+        pool = Pool(each, lambda: task, lambda _, frame: (frame, None))
+        with pool.take() as work:
+            work.preprocess({"x": np.zeros(1, np.float32)})
+            work.execute()
+            work.postprocess()
+            assert set(work.times_ns) == {0}
 
 
 def test_a_stage_that_a_frame_did_not_have_counts_for_nothing():

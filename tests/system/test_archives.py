@@ -135,6 +135,6 @@ def test_a_long_picture_is_cut_where_a_short_one_is():
     frame[:, 1990:2010] = 200
     prepare = PictureInput(Input(size=(32, 32)), Preprocess(resize=Resize.CENTRE_CROP, crop_from=40), reuse=False)
     usual, where = prepare(frame)
-    cut, geometry = prepare._cut_first(frame, 1.0)
+    cut, geometry = prepare._cut_first(frame)
     np.testing.assert_array_equal(usual[0].transpose(1, 2, 0)[..., ::-1], cut)
     assert geometry == where

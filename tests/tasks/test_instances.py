@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from coco_precision import plain_precision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_masks
@@ -180,25 +181,14 @@ def answer_of(masks: list[np.ndarray], scores: list[float]) -> Instances:
     return Instances(boxes, np.array(scores, np.float32), np.zeros(len(masks), np.int64), runs, (50, 70))
 
 
-def plain_precision(truths, found: list[Instances]) -> float:
-    """Go through COCO's definition of AP, with the overlap of masks counted pixel by pixel."""
-    values = []
-    for least in np.arange(0.5, 0.96, 0.05):
-        hits, taken = [], set()
-        total = sum(map(len, truths))
-        for _, i, k in sorted((-s, i, k) for i, one in enumerate(found) for k, s in enumerate(one.scores.tolist())):
-            best, place = least - 1e-9, None
-            for j, mask in enumerate(truths[i]):
-                mine = found[i].mask(k)
-                overlap = (mine & mask).sum() / (mine | mask).sum()
-                if (i, j) not in taken and overlap >= best:
-                    best, place = overlap, (i, j)
-            taken |= {place} - {None}
-            hits.append(place is not None)
-        positive = np.cumsum(hits)
-        recall, precision = positive / total, positive / np.arange(1, len(hits) + 1)
-        values.append(np.mean([max(precision[recall >= r], default=0.0) for r in np.linspace(0, 1, 101)]))
-    return float(np.mean(values))
+def precision_of(truths: list[list[np.ndarray]], answers: list[Instances]) -> float:
+    """Return COCO's AP, with the overlap of masks counted pixel by pixel."""
+
+    def overlap(i: int, k: int, j: int) -> float:
+        mine, mask = answers[i].mask(k), truths[i][j]
+        return (mine & mask).sum() / (mine | mask).sum()
+
+    return plain_precision(truths, [answer.scores.tolist() for answer in answers], overlap, sum(map(len, truths)))
 
 
 def test_scored_as_coco_does(tmp_path: Path) -> None:
@@ -214,7 +204,7 @@ def test_scored_as_coco_does(tmp_path: Path) -> None:
     labels = read_labels(path)
     found = made.score(answers, labels)
     assert 0.1 < found.value < 0.95
-    assert found.value == pytest.approx(plain_precision(truth, answers), abs=1e-6)
+    assert found.value == pytest.approx(precision_of(truth, answers), abs=1e-6)
     assert made.score([answer_of(one, [0.9] * len(one)) for one in truth], labels).value == pytest.approx(1.0)
     assert made.score_resamples(answers, labels, np.ones((1, 6), np.int64))[0] == pytest.approx(found.value)
 

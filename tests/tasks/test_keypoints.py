@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from coco_precision import plain_precision
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
@@ -164,29 +165,18 @@ def labelled(folder: Path, poses: list[list[list[tuple[float, float, int]]]], po
     return folder / "sticks.json"
 
 
-def plain_precision(truths, found, sigmas) -> float:
-    """Go through COCO's definition of AP: thresholds, matching best score first, 101 recalls."""
-    values = []
-    for least in np.arange(0.5, 0.96, 0.05):
-        hits, taken = [], set()
-        total = sum(any(v for *_, v in one) for many in truths for one in many)
-        ordered = sorted((-s, i, k) for i, many in enumerate(found) for k, s in enumerate(many.scores.tolist()))
-        for _, i, k in ordered:
-            best, place = least - 1e-9, None
-            for j, one in enumerate(truths[i]):
-                array = np.array(one, float)
-                low, high = array[:, :2].min(axis=0), array[:, :2].max(axis=0)
-                area, counts = float((high - low).prod() * 0.6), array[:, 2] > 0
-                far = np.square(found[i].points[k, :, :2] - array[:, :2]).sum(axis=1)
-                alike = np.exp(-far / (2 * (2 * sigmas) ** 2 * area))[counts].mean()
-                if (i, j) not in taken and alike >= best:
-                    best, place = alike, (i, j)
-            taken |= {place} - {None}
-            hits.append(place is not None)
-        positive = np.cumsum(hits)
-        recall, precision = positive / total, positive / np.arange(1, len(hits) + 1)
-        values.append(np.mean([max(precision[recall >= r], default=0.0) for r in np.linspace(0, 1, 101)]))
-    return float(np.mean(values))
+def precision_of(truths, answers, sigmas) -> float:
+    """Return COCO's AP, with the likeness of poses counted point by point."""
+
+    def likeness(i: int, k: int, j: int) -> float:
+        array = np.array(truths[i][j], float)
+        low, high = array[:, :2].min(axis=0), array[:, :2].max(axis=0)
+        area, counts = float((high - low).prod() * 0.6), array[:, 2] > 0
+        far = np.square(answers[i].points[k, :, :2] - array[:, :2]).sum(axis=1)
+        return np.exp(-far / (2 * (2 * sigmas) ** 2 * area))[counts].mean()
+
+    total = sum(any(v for *_, v in one) for many in truths for one in many)
+    return plain_precision(truths, [answer.scores.tolist() for answer in answers], likeness, total)
 
 
 def test_scored_as_coco_does(tmp_path: Path) -> None:
@@ -212,7 +202,7 @@ def test_scored_as_coco_does(tmp_path: Path) -> None:
     made = task("heatmaps", (1, 3, 16, 24), keypoints=Keypoints(sigmas=sigmas))
     found = made.score(answers, labels)
     assert 0.05 < found.value < 0.95
-    assert found.value == pytest.approx(plain_precision(truths, answers, np.array(sigmas)), abs=1e-6)
+    assert found.value == pytest.approx(precision_of(truths, answers, np.array(sigmas)), abs=1e-6)
     assert made.score_resamples(answers, labels, np.ones((1, 8), np.int64))[0] == pytest.approx(found.value)
     assert found.others["AP50"] > found.value > found.others["AP75"] - 0.2
     assert made.score([replace(one, points=one.points[:0], boxes=one.boxes[:0], scores=one.scores[:0],

@@ -14,7 +14,7 @@ from made_texts import MOODS, TAGS, write_tokenizer
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.binding import bind_recipe
+from edgeopt.recipes.binding import ChosenRecipe, bind_recipe
 from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.labels import read_labels
 from edgeopt.recipes.metrics import find_metric
@@ -60,7 +60,7 @@ def recipe(folder: Path, task: str = "text_classification", **changes: object) -
 
 
 def task_of(made: Recipe, output: TensorSpec, *, evaluating: bool = True):
-    bound = bind_recipe(made, "", INPUTS, (output,), {}, {}).recipe
+    bound = bind_recipe(ChosenRecipe(made), INPUTS, (output,), {}, {}).recipe
     return make_task(bound, INPUTS, (output,), evaluating=evaluating)
 
 
@@ -110,7 +110,7 @@ def test_a_recipe_that_cannot_feed_texts_is_refused_in_one_line(folder: Path, ch
     made, output = recipe(folder, **change), TensorSpec("logits", "float32", (1, 3))
 
     def bind() -> None:
-        bound = bind_recipe(made, "", INPUTS, (output,), {}, {}).recipe if made.kind == "text" else made
+        bound = bind_recipe(ChosenRecipe(made), INPUTS, (output,), {}, {}).recipe if made.kind == "text" else made
         make_task(bound, INPUTS, (output,), evaluating=True)
 
     with pytest.raises(EdgeoptError, match=told) as caught:
@@ -123,9 +123,9 @@ def test_a_length_that_nobody_tells_is_asked_for(folder: Path) -> None:
     free = (TensorSpec("input_ids", "int64", ("batch", "tokens")),)
     output = TensorSpec("logits", "float32", ("batch", 3))
     with pytest.raises(UnsupportedError, match="takes any number of tokens"):
-        bind_recipe(recipe(folder), "", free, (output,), {}, {})
+        bind_recipe(ChosenRecipe(recipe(folder)), free, (output,), {}, {})
     made = recipe(folder, tokenizer=Tokenizer("tokenizer.json", length=7))
-    assert bind_recipe(made, "", free, (output,), {}, {}).recipe.input.shapes == {"input_ids": (1, 7)}
+    assert bind_recipe(ChosenRecipe(made), free, (output,), {}, {}).recipe.input.shapes == {"input_ids": (1, 7)}
 
 
 def test_classes_are_scored_by_name_or_index(folder: Path, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_an_embedding_of_a_text_is_pooled_as_the_recipe_says(folder: Path, pooli
         TensorSpec("last_hidden_state", "float32", (1, LENGTH, 4)),
         TensorSpec("pooler_output", "float32", (1, 4)),
     )
-    made = bind_recipe(recipe(folder, "embedding", text=Text(pooling)), "", INPUTS, outputs, {}, {}).recipe
+    made = bind_recipe(ChosenRecipe(recipe(folder, "embedding", text=Text(pooling))), INPUTS, outputs, {}, {}).recipe
     task = make_task(made, INPUTS, outputs, evaluating=True)
     hidden, pooled = np.random.default_rng(0).normal(size=(1, LENGTH, 4)), np.ones((1, 4))
     _, mask = task.preprocess("the room was good")

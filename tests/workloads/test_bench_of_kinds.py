@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fixture_pipelines import shop
 from served import serving
 
 import edgeopt
+from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.bench.result import SCHEMA, BenchResult
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.generation.answer_budget import parse_answer_budget
 from edgeopt.measurement.resources.trust import Trust, TrustLevel
+from edgeopt.measurement.slo.run import plan_from
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.report.document import Document
 from edgeopt.report.formats import render
+from edgeopt.verbs.report import read_stored_report
 from edgeopt.workloads import kind_of, kinds
 from edgeopt.workloads.generation.options import GenerationBench
 
@@ -115,13 +119,63 @@ def test_figures_and_raw_samples_are_written_and_named(measured):
     assert measured.result.environment.hash in page
 
 
-def test_the_json_of_frames_is_read_again_and_others_are_refused_in_one_line(measured):
-    if measured.result.kind == "frames":
-        assert read_stored(measured.folder).name == measured.result.name
+def test_results_of_every_kind_are_compared_and_shown_again(measured):
+    stored = read_stored(measured.folder)
+    result = measured.result
+    assert (stored.name, stored.kind) == (result.name, result.kind)
+    assert len(stored.samples) >= 6
+    compared = edgeopt.compare(measured.folder, measured.folder)
+    assert compared.rows[1].ratios[compared.whole].speedup == pytest.approx(1)
+    shown = read_stored_report([measured.folder])
+    text = render(shown.document, "terminal")
+    assert f"{measured.folder.name} has the shortest median {compared.whole}" in text
+    verdict = result.verdict
+    assert verdict is None or verdict.upper() in text
+
+
+def test_answers_are_compared_one_at_a_time_whatever_the_load(measured, tmp_path):
+    if measured.result.kind not in ("generation", "endpoint"):
         return
-    with pytest.raises(InvalidFileError, match=f"is of the kind '{measured.result.kind}'") as refused:
-        read_stored(measured.folder)
-    assert refused.value.remedy == f"open {measured.folder / 'bench.html'}"
+    other = tmp_path / "other"
+    shutil.copytree(measured.folder, other)
+    values = json.loads((other / "bench.json").read_text("utf-8")) | {"load": "closed:3"}
+    (other / "bench.json").write_text(json.dumps(values), "utf-8")
+    assert edgeopt.compare(measured.folder, other).rows
+
+
+def test_answers_to_other_prompts_are_not_compared(measured, tmp_path):
+    if measured.result.kind in ("frames", "pipeline"):
+        return
+    other = tmp_path / "other"
+    shutil.copytree(measured.folder, other)
+    values = json.loads((other / "bench.json").read_text("utf-8")) | {"source": "prompts of 9999 tokens"}
+    (other / "bench.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(EdgeoptError, match="on prompts of 9999 tokens") as refused:
+        edgeopt.compare(measured.folder, other)
+    assert "the same lengths" in refused.value.remedy
+
+
+def test_results_of_two_kinds_results_beside_models_and_options_of_a_run_are_refused(tmp_path):
+    folders = []
+    for kind in ("frames", "generation"):
+        source, wishes = MAKERS[kind](tmp_path)
+        folders.append(tmp_path / kind)
+        edgeopt.bench(source, seconds=0.1, out=folders[-1], **wishes)
+    with pytest.raises(EdgeoptError, match=r"frames is of the kind frames, and .*generation of generation"):
+        edgeopt.compare(*folders)
+    with pytest.raises(EdgeoptError, match=r"holds times of whole frames, and .* of answers"):
+        read_stored_report(folders)
+    with pytest.raises(EdgeoptError, match="holds times of answers"):
+        plan_from(folders[1], within_ms=1, share=0.9, rate_per_s=1, rates=None, interval_s=60, delay_s=0)
+    ran = CliRunner()
+    for words, line in (
+        ([folders[1], "tiny_lm"], "is an earlier result and tiny_lm is a model"),
+        ([folders[1], folders[1], "--seconds", "3s"], "error: --seconds is for what runs, and"),
+        ([folders[1], folders[1], "--prompt-tokens", "3"], "generation is an earlier result"),
+        ([folders[1]], "a comparison needs two, 1 given"),
+    ):
+        done = ran.invoke(cli, ["compare", *map(str, words)])
+        assert (done.exit_code, line in done.output) == (1, True), done.output
 
 
 def test_results_of_earlier_versions_are_refused_with_the_command_that_makes_them_anew(measured, tmp_path):

@@ -63,7 +63,10 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
         f"check {other} -b {baseline} --skip latency",
         f"check {other} -b {baseline} --skip placement",
         f"optimize {table} -t cpu -o {out}",
-        f"run {table}",
+        f"report {out}",
+        f"run {table} sky,sea --otherwise nothing",
+        f"run {table} grass --json",
+        f"serve {table}",
         f"bench {table} --queue latest",
         "bench digits_detector --key grass",
         f"compare {table} digits_detector",
@@ -81,12 +84,15 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
         env=environment,
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    assert codes == [f"[{code}]" for code in (0, 0, 0, 0, 0, 2, 1, 0, 1, 1, 1, 1, 0)], done.stdout
+    assert codes == [f"[{code}]" for code in (0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0)], done.stdout
     assert (out / "small.table.json").is_file()
     for line in (
         "changed: sky",
         "error: no check of a table of answers named 'placement'",
-        "error: a table is not run",
+        "sky: blue\nsea: nothing",
+        "colours.table.json has its 2 keys in order",
+        '{"key": "grass", "text": "green"}',
+        "error: a table is not served",
         f"error: --queue is for a single model of frames, and {table} is a table of answers",
         "error: --key is for a table of answers, and digits_detector is a single model of frames",
         f"error: {table} is a table of answers, and digits_detector is a single model of frames",
@@ -107,14 +113,22 @@ assert (compared.whole, compared.rows[1].quality.value) == ("answer", 1.0)
 edgeopt.check(table, baseline=baseline, update=True, seconds=0.05)
 assert edgeopt.check(table, baseline=baseline, skip=("latency",)).exit_code == 0
 assert edgeopt.optimize(table, out={str(tmp_path / "made")!r}).exit_code == 0
-try:
-    edgeopt.bench(table, queue="latest")
-except edgeopt.EdgeoptError as error:
-    print(error.problem)
+facts = edgeopt.inspect(table)
+assert (facts.keys, facts.as_json()["keys"]) == (2, 2)
+ran = edgeopt.run(table, "sky,sea", otherwise="nothing")
+assert ran.text == "bluenothing" and ran.as_json()["answers"][1] == {{"key": "sea", "text": "nothing"}}
+answers = []
+assert edgeopt.run(table, "sky", hear=answers.append).answers == () and answers[0].text == "blue"
+for refused in (lambda: edgeopt.bench(table, queue="latest"), lambda: edgeopt.serve(table)):
+    try:
+        refused()
+    except edgeopt.EdgeoptError as error:
+        print(error.problem)
 """
     done = with_toy("-c", code)
     assert done.returncode == 0, done.stderr
     assert "is a table of answers" in done.stdout
+    assert "a table is not served" in done.stdout
 
 
 @pytest.mark.parametrize("folder", ["cli", "verbs"])
@@ -168,6 +182,15 @@ def test_a_source_is_of_one_kind(source, name):
     assert kind_of(source).name == name
 
 
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
+def test_a_verb_that_a_kind_never_heard_of_is_refused_in_one_line(kind):
+    """A new verb needs no line in any kind, those of other packages neither."""
+    assert not kind.has("profile")
+    with pytest.raises(EdgeoptError, match=f"edgeopt profile does not take {kind.noun}"):
+        kind.require_verb("profile")
+    assert kind.part("profile") is None
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     """Budgets alone are read by kind: a frame has a time, an answer has limits."""
@@ -180,7 +203,7 @@ def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     assert set(mixed) <= {"--prompt-tokens"}, mixed
 
 
-@pytest.mark.parametrize("verb", ["bench", "compare", "check", "optimize"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_type_checkers_see_every_option_of_every_kind(verb):
     listed = getattr(wishes, f"{verb.capitalize()}Wishes")
     named = {name for kind in kinds() if verb in kind.options for name, _ in options_of(kind.options[verb])}

@@ -37,7 +37,7 @@ EXIT_OF: Mapping[str, int] = {
 
 
 class EdgeoptError(Exception):
-    """A failure the user can act on: what happened, then the remedy."""
+    """A failure that the user can mend: it has the problem and the remedy."""
 
     exit_code = EXIT_ERROR
 
@@ -87,6 +87,10 @@ class NotFoundError(EdgeoptError):
 
 class InvalidFileError(EdgeoptError):
     """A file cannot be read, or holds what it must not."""
+
+
+class UnknownEntryError(InvalidFileError):
+    """A file has a key, or a word in place of one of several, that this version does not know."""
 
 
 class UnsupportedError(EdgeoptError):

@@ -25,8 +25,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.held_out import hold_out, read_sources, read_transcripts, score_answers
 from edgeopt.measurement.generation.perplexity import agreement_between
 from edgeopt.optimization.encoder_decoder import forms
-from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
-from edgeopt.optimization.encoder_decoder.words import refuse_by_words, word_error_rate
+from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder, refuse_by_words, word_error_rate
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE
@@ -122,17 +121,18 @@ def report(tmp_path_factory: pytest.TempPathFactory, lines: Path):
 
 
 def test_forms_of_both_parts_are_judged_by_the_originals_answers(report, lines):
-    names = [one.name for one in report.forms]
+    names = [one.name for one in report.candidates]
     assert names[:4] == [BASELINE, "fp32-fp32", "w8a8-fp32", "w8-fp32"]
     encoder = names[4].partition("-")[0]
     assert names[4:] == [f"{encoder}-{one.name}" for one in forms.DECODER_FORMS]
-    by_name = {one.name: one for one in report.forms}
+    by_name = {one.name: one for one in report.candidates}
     assert by_name["fp32-fp32"].agreement == 1.0
     assert abs(by_name["fp32-fp32"].rise.value) < 1e-4
     assert abs(by_name["w8-fp32"].rise.value) < abs(by_name[f"{encoder}-w4"].rise.value) + 0.05
     assert by_name["fp32-fp32"].size_bytes < by_name[BASELINE].size_bytes
     assert all(
-        not one.unfit or one.rise.value > report.max_rise or one.rise.low > report.max_rise for one in report.forms[1:]
+        not one.unfit or one.rise.value > report.max_drop or one.rise.low > report.max_drop
+        for one in report.candidates[1:]
     )
     assert report.windows == 5
     with open_encoder_decoder(Path(by_name[f"{encoder}-w4"].file), 1) as model:
@@ -221,17 +221,19 @@ def test_a_resumed_run_takes_up_whole_forms(tmp_path, lines, monkeypatch):
     out = tmp_path / "o"
     cut = optimize_encoder_decoder(given, target="cpu", out=out, options=options, listener=Cuts())
     assert (cut.was_cut, cut.exit_code, cut.chosen) == (True, 130, BASELINE)
-    assert [one.name for one in cut.forms] == [BASELINE, "w8a8-fp32"]
+    assert [one.name for one in cut.candidates] == [BASELINE, "w8a8-fp32"]
     assert read_bundle(out).parts
     kept = {name: out / "candidates" / name / ENCODER for name in ("w8a8-fp32", "w8-fp32")}
     before = {name: one.stat().st_mtime_ns for name, one in kept.items()}
     again = replace(options, resume=True)
     report = optimize_encoder_decoder(given, target="cpu", out=out, options=again, listener=Cuts())
     assert not report.was_cut
-    assert len(report.forms) == 6
+    assert len(report.candidates) == 6
     assert {name: one.stat().st_mtime_ns for name, one in kept.items()} == before
     shutil.copyfile(tmp_path / "marian" / DECODER, tmp_path / "marian" / "kept")
-    (tmp_path / "marian" / DECODER).write_bytes((out / "candidates" / report.forms[-1].name / DECODER).read_bytes())
+    (tmp_path / "marian" / DECODER).write_bytes(
+        (out / "candidates" / report.candidates[-1].name / DECODER).read_bytes()
+    )
     with pytest.raises(InvalidFileError, match="a run of another model"):
         optimize_encoder_decoder(given, target="cpu", out=out, options=again, listener=Silence())
 
@@ -290,7 +292,7 @@ def test_where_nothing_is_allowed_the_original_stays(tmp_path, lines):
     given = as_pair(unpacked("t5", tmp_path / "t5"))
     found = optimize_encoder_decoder(str(given), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
     assert found.chosen == BASELINE
-    assert [one.name for one in found.forms] == [BASELINE, "w8a8-fp32"]  # it is a pair, its matrices are small
+    assert [one.name for one in found.candidates] == [BASELINE, "w8a8-fp32"]  # it is a pair, its matrices are small
     bundle = read_bundle(found.folder)
     assert {one.file for one in (*bundle.artefacts, *bundle.parts)} == {one.name for one in given.glob("*.onnx")}
     expected = EXPECTED["t5"]["text"]
@@ -329,7 +331,7 @@ def test_windows_of_sounds_judge_and_too_few_are_refused(tmp_path, lines):
 def test_it_is_compared_and_guarded_like_a_language_model(report, lines, tmp_path):
     folder, baseline = unpacked("marian", tmp_path / "marian"), str(tmp_path / "b.json")
     words = ["--eval", str(lines), "--output-tokens", "4", "--seconds", "0.1", "--threads", "1", "--format", "json"]
-    done = CliRunner().invoke(cli, ["compare", str(folder), report.forms[1].file, *words])
+    done = CliRunner().invoke(cli, ["compare", str(folder), report.candidates[1].file, *words])
     assert done.exit_code == 0, done.output
     row = json.loads(done.stdout)["rows"][1]
     assert row["quality"]["agreement"] == 1.0
@@ -337,13 +339,17 @@ def test_it_is_compared_and_guarded_like_a_language_model(report, lines, tmp_pat
     assert set(row["ratios"]) == {"answer", "TTFT", "TPOT"}
     done = CliRunner().invoke(cli, ["check", str(folder), "--baseline", baseline, "--update", *words])
     assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(cli, ["check", report.forms[1].file, "--baseline", baseline, *words, "--skip", "latency"])
+    done = CliRunner().invoke(
+        cli, ["check", report.candidates[1].file, "--baseline", baseline, *words, "--skip", "latency"]
+    )
     found = {one["name"]: one["verdict"] for one in json.loads(done.stdout)["results"]}
     assert [found[name] for name in ("perplexity", "size", "memory")] == ["PASS"] * 3
     shutil.rmtree(folder)  # the text is another one without the answers of the baseline's model
-    done = CliRunner().invoke(cli, ["check", report.forms[1].file, "--baseline", baseline, *words, "--skip", "latency"])
+    done = CliRunner().invoke(
+        cli, ["check", report.candidates[1].file, "--baseline", baseline, *words, "--skip", "latency"]
+    )
     assert "perplexity" in done.stdout
     for other in ("tiny_lm", str(unpacked("whisper", tmp_path / "whisper"))):
-        done = CliRunner().invoke(cli, ["compare", report.forms[1].file, other])
+        done = CliRunner().invoke(cli, ["compare", report.candidates[1].file, other])
         assert "reads texts" in done.output
         assert "name models that take the same" in done.output

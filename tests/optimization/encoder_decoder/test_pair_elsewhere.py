@@ -94,7 +94,7 @@ def test_the_parts_are_made_once_each_beside_the_other_in_float(sent):
 def test_the_board_puts_its_fastest_encoder_beside_each_decoder(report, folder, sent):
     now = hashes(folder)
     assert {name: now[name] for name in sent} == sent
-    names = [form.name for form in report.forms]
+    names = [form.name for form in report.candidates]
     assert names[:4] == [BASELINE, *MADE[:3]]
     encoder = names[4].partition("-")[0]
     assert names[4:] == [f"{encoder}-{form.name}" for form in DECODER_FORMS]
@@ -113,7 +113,7 @@ def test_the_result_is_that_of_the_board_alone(report, folder, marian, options, 
     shared = made.keys() & ours.keys()
     assert shared >= {"fp32-fp32", "w8a8-fp32", "w8-fp32"}
     assert {name: made[name] for name in shared} == {name: ours[name] for name in shared}
-    scores, others = ({form.name: form.rise for form in each.forms} for each in (report, alone))
+    scores, others = ({form.name: form.rise for form in each.candidates} for each in (report, alone))
     judged = scores.keys() & others.keys()  # which encoder decoders are beside is a matter of times
     assert judged >= {"fp32-fp32", "w8a8-fp32", "w8-fp32"}
     assert {name: scores[name] for name in judged} == {name: others[name] for name in judged}
@@ -145,7 +145,7 @@ def test_a_form_that_came_damaged_is_left_out_by_the_board(marian, options, tmp_
         (out / "candidates" / name / DECODER).write_bytes(b"torn")
     resumed = replace(options, resume=True)
     report = optimize_encoder_decoder(str(marian), target="cpu", out=out, options=resumed, listener=Silence())
-    assert [form.name for form in report.forms] == [BASELINE, "fp32-fp32"]
+    assert [form.name for form in report.candidates] == [BASELINE, "fp32-fp32"]
     left_out = next(note.detail for note in report.notes if note.detail.startswith("left out: "))
     assert left_out.endswith("the machine that made the forms ran out of time, or it was changed on the way")
 

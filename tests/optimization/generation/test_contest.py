@@ -131,13 +131,18 @@ def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_state
     judged = contest()
     judged.image_bytes, judged.answer_tokens = 1000, 3
     needed = 1000 + 100 + 3 * 7 + 50
-    parts = {"token_bytes": 7, "state_bytes": 50, "prefill": None}
+    parts = {"token_bytes": 7, "state_bytes": 50, "prefill": None, "engine_bytes": 0, "elsewhere": None}
     form = SimpleNamespace(images=None, origin=SimpleNamespace(size_bytes=100), **parts)
     assert judged.needs_bytes(form) == needed
     seeing = SimpleNamespace(images=SimpleNamespace(size_bytes=4000), origin=SimpleNamespace(size_bytes=4100), **parts)
     assert judged.needs_bytes(seeing) == needed, "the encoder that was chosen goes with the original too"
-    form.prefill = SimpleNamespace(held_bytes=300)
-    assert judged.needs_bytes(form) == needed + 300, "what another engine holds to compute prompts"
+    form.engine_bytes, form.prefill = 300, SimpleNamespace(page_bytes=lambda tokens: 2 * tokens)
+    assert judged.needs_bytes(form) == needed + 300 + 6, "what another engine holds to compute prompts, and its pages"
+    judged.clients = 4
+    states = 4 * 2 * 50 - 50
+    assert judged.needs_bytes(form) == needed + 300 + 6 + 3 * 3 * 7 + states, "states are read and written for each"
+    form.elsewhere = SimpleNamespace(page_bytes=9)
+    assert judged.needs_bytes(form) == needed + 300 + 6 + 3 * 3 * 7 + states + 4 * 9, "a page may be filled in part"
 
 
 @pytest.fixture

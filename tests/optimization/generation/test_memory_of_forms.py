@@ -21,6 +21,7 @@ from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation import optimize
 from edgeopt.optimization.generation.forms import kinds
 from edgeopt.optimization.generation.forms.kinds import FORMS
+from edgeopt.optimization.generation.life import WriterRun
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started
@@ -45,8 +46,11 @@ def make_all(folder: Path, options: LanguageOptions, beside=lambda form: form, t
     """Make forms of the shipped model; return their files."""
     target, file = find_target("cpu"), SHIPPED / "model.onnx"
     forms = tuple(beside(one) for one in FORMS if one.name in tried)
-    with started(file, target, named="cpu", out=folder, options=options, threads=1) as start:
-        place = Workplace(start, prepared(start, forms, target, 0.02, Silence()), None)
+    with (
+        WriterRun.begin(target, options, Silence(), None, named="cpu", out=folder) as run,
+        started(run, file) as start,
+    ):
+        place = Workplace(start, prepared(start, forms), None)
         return {form.name: place.file_of(form.name) for form in place.of.forms if not place.make(form)}
 
 

@@ -17,18 +17,28 @@ from edgeopt.executors.onnxruntime.decoder import takes_last
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
-from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, windows_of
+from edgeopt.measurement.generation.long_windows import score_long_text
+from edgeopt.measurement.generation.perplexity import (
+    Rise,
+    TextScore,
+    agreement_between,
+    rise_between,
+    score_text,
+    windows_of,
+)
 from edgeopt.measurement.generation.sides.turns import FormTurns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.optimization.folder.workspace import lock_run
 from edgeopt.optimization.generation import life, optimize
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, _is_slower
 from edgeopt.optimization.generation.forms.kinds import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.result import BASELINE, STORED, LanguageForm
+from edgeopt.optimization.generation.result import BASELINE, STORED, LanguageForm, LanguageReport
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.texts import read_texts
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.report.formats import Paper, render
@@ -49,10 +59,39 @@ def report(tmp_path_factory: pytest.TempPathFactory):
     return optimize_language_model("tiny_lm", target="cpu", out=folder, options=BRIEF, listener=Silence())
 
 
+def test_a_stored_report_is_shown_again_with_its_exit_code(report):
+    assert read_report(report.folder, LanguageReport) == report
+    shown = CliRunner().invoke(cli, ["report", str(report.folder)])
+    assert shown.exit_code == report.exit_code
+    assert report.best.name in shown.stdout
+    together = CliRunner().invoke(cli, ["report", str(report.folder), str(report.folder)])
+    assert "the report of a language model is shown alone" in together.stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "lacks"),
+    [
+        (lambda values: values.update(chosen="w2"), "none of the candidates"),
+        (lambda values: values.update(candidates=[]), "none of the candidates"),
+        (lambda values: values["candidates"][1].update(times_ms={"TTFT": 1.0}), "no time of answer of the form"),
+        (lambda values: values["candidates"][1].update(speed={}, times_ms={}, rise=None), "no figures of the form"),
+    ],
+    ids=["chosen", "candidates", "times", "figures"],
+)
+def test_a_damaged_report_is_one_line(report, tmp_path, spoil, lacks):
+    values = json.loads((report.folder / "report.json").read_text("utf-8"))
+    values["chosen"] = values["candidates"][1]["name"]
+    spoil(values)
+    (tmp_path / "report.json").write_text(json.dumps(values), "utf-8")
+    shown = CliRunner().invoke(cli, ["report", str(tmp_path)])
+    assert shown.exit_code == 1
+    assert lacks in " ".join(shown.stderr.split())
+
+
 def test_forms_of_eight_bits_lose_next_to_nothing_and_four_bits_more(report):
-    by_name = {one.name: one for one in report.forms}
+    by_name = {one.name: one for one in report.candidates}
     small = [name for name in by_name if name.endswith("+cache8")]
-    split = [one.name for one in report.forms if one.prompts_by and one.name not in small]
+    split = [one.name for one in report.candidates if one.prompts_by and one.name not in small]
     assert list(by_name) == [BASELINE, *(one.name for one in FORMS if not one.name.endswith(LEFT_OUT)), *split, *small]
     assert any("w8a8+parts: no layer has more than 2048 neurons" in note.detail for note in report.notes)
     assert any("w8a8+parts512: no layer has more than 512 neurons" in note.detail for note in report.notes)
@@ -69,7 +108,7 @@ def test_forms_of_eight_bits_lose_next_to_nothing_and_four_bits_more(report):
 
 
 def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
-    by_name = {one.name: one for one in report.forms}
+    by_name = {one.name: one for one in report.candidates}
     mixed, long = by_name["w4+mixed"], by_name["w4+long"]
     assert mixed.agreement > long.agreement
     assert mixed.rise.value < long.rise.value + 0.003
@@ -78,14 +117,14 @@ def test_the_most_sensitive_matrices_in_eight_bits_keep_more(report):
 
 def test_four_bits_are_below_a_megabyte(report):
     sizes = {
-        one.name: one.size_bytes for one in report.forms if one.precision == "w4"
+        one.name: one.size_bytes for one in report.candidates if one.precision == "w4"
     }  # of two graphs it is that of both
     assert len(sizes) >= 3
     assert max(sizes.values()) < 1_000_000
 
 
 def test_what_loses_too_much_is_refused(report):
-    for one in report.forms[1:]:
+    for one in report.candidates[1:]:
         assert bool(one.out) >= bool(one.unfit)
         assert not one.unfit or one.rise.value > 0.02 or one.rise.low > 0.02
         assert one.windows == report.windows or one.out
@@ -104,7 +143,7 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
     assert bundle.artefacts[0].precision == report.best.precision
     assert bundle.expected["perplexity"] == report.best.perplexity
     assert measured_on(bundle.expected) == this_machine()
-    assert bundle.expected["original"] == load_model(Path(report.forms[0].file)).fingerprint
+    assert bundle.expected["original"] == load_model(Path(report.candidates[0].file)).fingerprint
     proof, rise = bundle.expected["proof"], report.best.rise
     assert (proof is None) is (rise is None), "the original, which a busy machine may choose, needs no proof"
     if proof is not None and rise is not None:
@@ -122,7 +161,7 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
 
 
 def test_attention_of_prompts_is_computed_in_the_bundle_as_it_was_timed(report):
-    told = {one.name: read_recipe(Path(one.file).parent / "recipe.toml").generation for one in report.forms[1:]}
+    told = {one.name: read_recipe(Path(one.file).parent / "recipe.toml").generation for one in report.candidates[1:]}
     floats = {one.flash_attention for name, one in told.items() if not name.endswith("+cache8")}
     assert len(floats) == 1, "they have the same attention"
     expected = True if report.chosen == BASELINE else told[report.chosen].flash_attention
@@ -130,7 +169,7 @@ def test_attention_of_prompts_is_computed_in_the_bundle_as_it_was_timed(report):
 
 
 def test_forms_run_prompts_in_parts_and_the_last_layer_for_the_last_token(report):
-    for one in report.forms[1:]:
+    for one in report.candidates[1:]:
         model, recipe = open_language_model(Path(one.file), 1)
         with model:
             assert model.chunk == recipe.generation.chunk == (SPLIT_CHUNK_TOKENS if one.prompts_by else CHUNK_TOKENS)
@@ -139,7 +178,7 @@ def test_forms_run_prompts_in_parts_and_the_last_layer_for_the_last_token(report
 
 @pytest.mark.parametrize("name", ["w4", "w4+mixed"])
 def test_guesses_chunks_and_rewinding_change_no_token_of_blocks_of_four_bits(report, name):
-    file = next(Path(one.file) for one in report.forms if one.name == name)
+    file = next(Path(one.file) for one in report.candidates if one.name == name)
     model, _ = open_language_model(file, 1)
 
     def tokens(**asked: object) -> list[int]:
@@ -166,7 +205,9 @@ def test_guesses_chunks_and_rewinding_change_no_token_of_blocks_of_four_bits(rep
 def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_stays(report, tmp_path):
     options = replace(BRIEF, max_drop=-1.0)
     again = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
-    for one, other in zip(report.forms[1:], again.forms[1:], strict=False):  # the last one's base is found by speed
+    for one, other in zip(
+        report.candidates[1:], again.candidates[1:], strict=False
+    ):  # the last one's base is found by speed
         is_same = Path(one.file).read_bytes() == Path(other.file).read_bytes()
         assert is_same or one.name == "w4+mixed", "which matrices it has in 8 bits follows what is allowed"
         assert other.unfit
@@ -176,9 +217,9 @@ def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_
 
 
 def test_a_model_in_blocks_keeps_them_in_one_form_and_is_rounded_again_in_others(report, tmp_path):
-    source = next(form.file for form in report.forms if form.name == "w4+head")
+    source = next(form.file for form in report.candidates if form.name == "w4+head")
     again = optimize_language_model(source, target="cpu", out=tmp_path / "lm", options=BRIEF, listener=Silence())
-    by_name = {form.name: form for form in again.forms}
+    by_name = {form.name: form for form in again.candidates}
     assert list(by_name)[:4] == [STORED, "w4+stored", "w8a8", "w8"]
     assert (by_name[STORED].precision, by_name[STORED].rise) == ("w4", None)
     assert abs(by_name["w4+stored"].rise.value) < 0.001  # this one rounded what it multiplies before, too
@@ -233,7 +274,7 @@ def test_a_cache_in_8_bits_is_chosen_in_place_of_the_form_than_which_it_is_no_sl
 
 def test_accuracy_that_was_asked_for_and_is_not_decided_is_no_success(report):
     lucky = judged("lucky", 2.0, 0.015, 0.02)
-    undecided = replace(report, forms=(report.forms[0], lucky), chosen="lucky", max_rise=0.02, windows=20)
+    undecided = replace(report, candidates=(report.candidates[0], lucky), chosen="lucky", max_drop=0.02, windows=20)
     assert undecided.exit_code == 0
     asked = replace(undecided, accuracy_asked=True)
     assert asked.exit_code == 3
@@ -241,7 +282,7 @@ def test_accuracy_that_was_asked_for_and_is_not_decided_is_no_success(report):
     assert "NOT DECIDED: perplexity +1.5% [-0.5%, +3.5%], 2.0% allowed" in " ".join(shown.split())
     assert "--max-drop 0.035 is what this proves" in shown
     assert "lucky gives whole answers 2.00x as fast as the original" in shown
-    kept = replace(asked, forms=(report.forms[0], judged("kept", 1.2, 0.005, 0.01)), chosen="kept")
+    kept = replace(asked, candidates=(report.candidates[0], judged("kept", 1.2, 0.005, 0.01)), chosen="kept")
     assert kept.exit_code == 0
 
 
@@ -285,6 +326,7 @@ def test_a_budget_is_judged_on_answers_of_the_chosen_form(tmp_path, monkeypatch)
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     assert found.exit_code == 2
     assert [str(one.counted.verdict) for one in found.judged.limits] == ["pass", "fail"]
+    assert read_report(tmp_path / "lm", LanguageReport) == found
     text = (tmp_path / "lm" / "report.md").read_text("utf-8")
     assert "missed: TPOT 0.000001 ms; met: TTFT 3600000 ms" in text
     assert "TTFT met: p50" in text
@@ -306,6 +348,47 @@ def test_windows_lie_side_by_side():
     assert windows_of(list(range(600)), 1024) == [list(range(256)), list(range(256, 512))]
     assert len(windows_of(list(range(100_000)), 1024)) == 48
     assert [len(one) for one in windows_of(list(range(100)), 32)] == [32] * 3
+
+
+@pytest.mark.parametrize(("length", "windows"), [(192, 48), (1024, 12), (4096, 8), (8192, 8)])
+def test_windows_as_long_as_prompt_and_answer_are_fewer(length, windows):
+    assert [len(one) for one in windows_of(list(range(100_000)), 8192, length)] == [length] * windows
+
+
+def test_long_windows_are_scored_part_by_part_as_at_once():
+    model, _ = open_language_model(SHIPPED / "model.onnx", 1)
+    with model:
+        tokens = model.tokenizer.encode((SHIPPED / "held_out.txt").read_text("utf-8"))
+        windows = [tokens[:600], tokens[600:1113]]  # the last part of the second is one token, which predicts nothing
+        whole, parts = score_text(model, windows), score_long_text(model, windows)
+    np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-4)
+    assert [len(rows) for rows in parts.likeliest] == [len(window) for window in windows]
+    assert [len(nats) for nats in parts.nats] == [len(window) - 1 for window in windows]
+    assert agreement_between(whole, parts) > 0.99
+
+
+def test_the_text_judges_at_the_lengths_asked_for_as_far_as_it_reaches(tmp_path):
+    text = tmp_path / "text.txt"
+    whole = (SHIPPED / "held_out.txt").read_text("utf-8")
+    text.write_text(whole, "utf-8")
+    model, recipe = open_language_model(SHIPPED / "model.onnx", 1)
+    with model:
+        short, long = (read_texts(recipe, model, str(text), "", length) for length in (192, 700))
+        own = read_texts(recipe, model, "", "", 700)
+        text.write_text(whole[: len(whole) // 3], "utf-8")
+        little = read_texts(recipe, model, str(text), "", 900)
+    assert {len(window) for window in short.windows} == {256}
+    assert {len(window) for window in long.windows} == {len(own.windows[0])} | {700} == {700}
+    assert short.short is long.short is own.short is None
+    joined = [*own.calibration[-1], *own.windows[0]]
+    assert len(own.calibration[-1]) == 256
+    assert len(joined) == 956
+    assert 256 < len(little.windows[0]) < 900
+    assert len(little.windows) >= 6
+    assert little.short.detail.startswith(
+        f"forms are judged by windows of {len(little.windows[0])} tokens, not of the 900"
+    )
+    assert "--eval with a text of 5,400 tokens" in little.short.hint
 
 
 def test_a_ratio_of_turns_is_of_the_part_asked_for():
@@ -362,6 +445,8 @@ def test_what_does_not_fit_is_refused_before_work(tmp_path):
     (tmp_path / "mine.txt").write_text("keep", "utf-8")
     with pytest.raises(InvalidFileError, match="holds something else"):
         optimize_language_model("tiny_lm", target="cpu", out=tmp_path, options=BRIEF, listener=Silence())
+    with lock_run(tmp_path / "held"), pytest.raises(EdgeoptError, match="another run writes into"):
+        optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "held", options=BRIEF, listener=Silence())
     done = CliRunner().invoke(cli, ["optimize", "tiny_lm", "-t", "cpu", "--prune", "off"])
     assert "--prune is for a single model of frames or a pipeline" in done.output
     done = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "--prompt-tokens", "9"])
@@ -372,7 +457,7 @@ def test_lengths_hold_what_begins_every_text_and_may_fill_the_context(tmp_path, 
     monkeypatch.setattr(optimize, "FORMS", tuple(one for one in FORMS if one.name == "w8"))
     options = replace(BRIEF, prompt_tokens=1016, output_tokens=8)
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
-    base = found.forms[0]
+    base = found.candidates[0]
     assert base.name == BASELINE
     assert base.times_ms["TPOT"] > 0
     assert "error" not in found.guessing.told if found.guessing else True

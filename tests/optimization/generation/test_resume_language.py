@@ -77,12 +77,12 @@ def test_a_resumed_run_makes_only_what_is_missing(tmp_path, options, two_forms):
     cut = run(folder, options, Interrupts("make, judge and time forms", 2))
     assert two_forms == ["w8a8"]
     assert (cut.was_cut, cut.exit_code, cut.chosen) == (True, 130, BASELINE)
-    assert [one.name for one in cut.forms] == [BASELINE, "w8a8"]
+    assert [one.name for one in cut.candidates] == [BASELINE, "w8a8"]
     assert read_bundle(folder).expected["form"] == BASELINE
     first = (folder / "candidates" / "w8a8" / "model.onnx").read_bytes()
     report = run(folder, resumed)
     assert two_forms == ["w8a8", "w8"]
-    assert [one.name for one in report.forms][:3] == [BASELINE, "w8a8", "w8"]
+    assert [one.name for one in report.candidates][:3] == [BASELINE, "w8a8", "w8"]
     assert (folder / "candidates" / "w8a8" / "model.onnx").read_bytes() == first
     assert read_bundle(folder).expected["perplexity"] == report.best.perplexity
     (folder / "candidates" / "w8" / "model.onnx").write_bytes(b"torn")
@@ -143,7 +143,7 @@ def test_what_fresh_processes_proved_before_the_interrupt_is_kept(monkeypatch, t
 
     monkeypatch.setattr(proof, "answer_fresh", answer_fresh)
     original = SimpleNamespace(origin=SimpleNamespace(entries={}))
-    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=original)
+    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=original, clients=1)
     shares = TimeShares(None, Silence())
     found = proof.prove(forms, contest, 6, None, shares)
     assert shares.was_cut

@@ -51,6 +51,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> LanguageReport:
         )
         patch.setattr(FormContest, "leader", lambda _, entrants: next((e for e in entrants if e.name == SPLIT), None))
         patch.setattr(FormContest, "drop_unproven", lambda *_: None)
+        patch.setattr(FormContest, "_knock_out", lambda _, entrants: [each for each in entrants if not each.out])
         for module in (life, proof):
             patch.setattr(module, "choose_form", lambda *_: CHOSEN)
         return optimize_language_model("tiny_lm", target="cpu", out=folder, options=BRIEF, listener=Silence())
@@ -62,7 +63,7 @@ def texts(model: LanguageModel) -> list[str]:
 
 
 def test_two_graphs_are_one_candidate_that_is_judged_and_told(report):
-    by_name = {form.name: form for form in report.forms}
+    by_name = {form.name: form for form in report.candidates}
     split = by_name[SPLIT]
     assert (split.prompts_by, split.tokens_by, split.precision) == ("w8a8", "w8", "w8a8-w8")
     assert 0 < abs(split.rise.value) < 0.01
@@ -74,7 +75,7 @@ def test_two_graphs_are_one_candidate_that_is_judged_and_told(report):
     assert "prompts by w8a8, tokens by w8: two graphs, one cache" in shown
     assert "(prompts by w8a8, tokens by w8) gives whole answers" in " ".join(shown.split())
     stored = json.loads((report.folder / "report.json").read_text("utf-8"))
-    assert {form["name"]: form["prompts_by"] for form in stored["forms"]}[SPLIT] == "w8a8"
+    assert {form["name"]: form["prompts_by"] for form in stored["candidates"]}[SPLIT] == "w8a8"
 
 
 def test_the_bundle_holds_both_graphs_and_answers_as_the_candidate(report):
@@ -85,7 +86,7 @@ def test_the_bundle_holds_both_graphs_and_answers_as_the_candidate(report):
     assert len(weights) == 1
     names = {"manifest.json", "model.onnx", "prefill.onnx", "selftest.npz", "tokenizer.json", *weights}
     assert {path.name for path in bundle.folder.iterdir()} == names
-    candidate = next(Path(form.file) for form in report.forms if form.name == CHOSEN)
+    candidate = next(Path(form.file) for form in report.candidates if form.name == CHOSEN)
     opened = [open_language_model(path, 1)[0] for path in (report.folder, bundle.model, candidate)]
     assert opened[0].plan.is_split
     graphs = ["model.onnx", "prefill.onnx", *weights]
@@ -152,6 +153,6 @@ def test_where_memory_does_not_hold_the_original_the_fastest_that_fits_is_chosen
     assert choose_form([large, form("w8", 1.5, out="it takes 1 GiB, more than --memory allows"), fits]) == "w4"
     assert choose_form([large, form("w8", 1.5), fits]) == "w8"
     assert choose_form([replace(large, out=""), fits]) == BASELINE
-    missed = replace(report, forms=(large,), chosen=BASELINE, memory_bytes=1 << 30)
+    missed = replace(report, candidates=(large,), chosen=BASELINE, memory_bytes=1 << 30)
     assert missed.exit_code == EXIT_MISSED
     assert "2048.00 MiB of weights" in render(summarize_language(missed), "terminal", Paper(220))

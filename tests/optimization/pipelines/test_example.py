@@ -135,7 +135,7 @@ def test_run_without_the_code_with_a_description_or_with_code_for_a_model_is_one
             ["check", "--update", "-b", "base.json"],
             "stage lookup calls shop:find_products, and code of an app runs only",
         ),
-        (["inspect", "--quantized"], "--quantized is for a single model of frames or a language model"),
+        (["inspect", "--quantized"], "a pipeline has no whole graph"),
         (["quantize", "-t", "cpu"], "{} is a pipeline, and this takes a single model"),
     ],
 )

@@ -21,6 +21,7 @@ from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen
+from edgeopt.optimization.folder.workspace import lock_run
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.pipelines.choice import StageForm, front_of
 from edgeopt.optimization.pipelines.forms import ModelForms, time_ratio, weigh
@@ -28,7 +29,8 @@ from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, read_exp
 from edgeopt.optimization.pipelines.observe import observe_original
 from edgeopt.optimization.pipelines.optimize import _Joint, _Tried, optimize_pipeline
 from edgeopt.optimization.pipelines.prove import JOINT
-from edgeopt.optimization.pipelines.result import read_joint_report
+from edgeopt.optimization.pipelines.result import JointReport
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
@@ -118,7 +120,7 @@ def test_what_is_chosen_together_is_measured_whole_and_written(tmp_path, picture
     page = (tmp_path / "out" / "report.md").read_text("utf-8")
     for word in ("detect", "crop", "recognise", "lookup", "fuse", "the whole loses"):
         assert word in page
-    assert read_joint_report(tmp_path / "out") == report
+    assert read_report(tmp_path / "out", JointReport) == report
     shown = CliRunner().invoke(cli, ["report", str(tmp_path / "out")])
     assert shown.exit_code == report.exit_code
     assert "Forms of each model" in shown.output
@@ -223,6 +225,18 @@ def test_labels_of_answers_judge_the_whole(tmp_path, pictures, code):
         assert [one.loss for one in weigh(run._models, run._original, pipeline, judge)[0]] == [0, 0, 0.75]
 
 
+def test_accuracy_that_labels_do_not_decide_is_no_success(tmp_path, pictures, code, brief):
+    labels = pictures / "answers.json"
+    labels.write_text(json.dumps({f"{i}.png": [1, 1] for i in range(4)}), "utf-8")
+    report = joint(tmp_path, pictures, code, eval=str(labels), max_drop=0.3).conclude()
+    assert report.accuracy_asked
+    report = replace(report, budget_asked=False)  # a busy machine closes the gate of a budget
+    assert replace(report, chosen=BASELINE).exit_code == 0, "the original keeps its accuracy"
+    together = replace(report, chosen="joint")
+    assert (together.best.word, together.exit_code) == ("NOT DECIDED", 3), "four pictures prove nothing"
+    assert replace(together, accuracy_asked=False).exit_code == 0
+
+
 def test_labels_that_are_none_are_one_line(tmp_path, pictures):
     file = pictures / "answers.json"
     for text, problem in (
@@ -286,6 +300,7 @@ def test_features_that_a_model_is_fed_become_samples(tmp_path, pictures):
         (["--calib", "{pictures}", "--steps", "default,embed-preprocess"], "embed-preprocess is for a single model"),
         (["--recipe", "yolox"], "--recipe is for a single model of frames"),
         (["--calib", "{pictures}", "--code", "{code}", "-o", "{pictures}"], "holds something else"),
+        (["--calib", "{pictures}", "--code", "{code}", "-o", "held"], "another run writes into held"),
         (["--calib", "{pictures}", "--code", "{code}"], "stage detect: no model file or shipped model named"),
     ],
 )
@@ -297,7 +312,8 @@ def test_wrong_use_is_one_line_before_any_work(tmp_path, pictures, code, monkeyp
     file.write_text("\n".join(lines), "utf-8")
     monkeypatch.chdir(tmp_path)
     given = [one.format(pictures=pictures, code=code) for one in arguments]
-    shown = CliRunner().invoke(cli, ["optimize", str(file), "--target", "cpu", *given])
+    with lock_run(tmp_path / "held"):
+        shown = CliRunner().invoke(cli, ["optimize", str(file), "--target", "cpu", *given])
     assert shown.exit_code == 1
     assert problem in shown.output
     assert "Traceback" not in shown.output

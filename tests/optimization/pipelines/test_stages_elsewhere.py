@@ -99,7 +99,7 @@ def times_of(folder: Path) -> dict[Path, int]:
 def folder(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
     out = tmp_path_factory.mktemp("made") / "out"
     assert made_for_a_board(project, out) == MadeHere(str(project / "pipeline.toml"), out)
-    assert {path.name for path in out.iterdir()} == {"handover.json", "inputs", "models", "pipeline-run.json"}
+    assert {path.name for path in out.glob("[!.]*")} == {"handover.json", "inputs", "models", "pipeline-run.json"}
     return out
 
 

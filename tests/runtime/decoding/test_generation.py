@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from small_decoders import VOCABULARY, byte_tokenizer, write_decoder
 
@@ -238,7 +239,9 @@ def test_penalties_count_the_answer_alone_and_biases_every_token():
     often = Chooser(Sampling(frequency_penalty=0.3))
     assert often.choose(logits, [0], [0]) == 0
     assert often.choose(logits, [0, 0], [0, 0]) == 1
-    assert Chooser(Sampling(logit_bias={3: 100.0, 99: 5.0})).choose(logits, ()) == 3
+    assert Chooser(Sampling(logit_bias={3: 100.0})).choose(logits, ()) == 3
+    with pytest.raises(ValueError, match="logit_bias has the token 99, the model has 0 to 3"):
+        Chooser(Sampling(logit_bias={99: 5.0})).choose(logits, ())
     assert logits.tolist() == [3.0, 2.5, 0.0, -9.0], "the model's own numbers are left alone"
 
 
@@ -351,3 +354,23 @@ def test_a_model_without_a_cache_is_refused():
     past = TensorSpec("past_key_values.0.key", "float32", (1, 2, "past", 8))
     with pytest.raises(UnsupportedError, match=r"is no cache that an output present\.0\.key continues"):
         cache_parts([ids, past], [TensorSpec("logits", "float32", (1, "length", 10))])
+
+
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_ctrl_c_that_is_raised_behind_a_run_leaves_a_model_that_answers(model, monkeypatch, run):
+    """Python delivers a signal when the engine's run returns: the parts of the next prompt have other lengths."""
+    cut = AnswerOptions(most_tokens=4, ends=False, chunk_tokens=5)
+    after = model.generate(PROMPT[:4], cut).text()
+    real, runs = onnxruntime.InferenceSession.run_with_iobinding, [0]
+
+    def interrupted(session, binding, options=None):
+        real(session, binding, options)
+        runs[0] += 1
+        if runs[0] == run:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(PROMPT, cut).text()
+    monkeypatch.undo()
+    assert model.generate(PROMPT[:4], cut).text() == after

@@ -142,6 +142,7 @@ def said(model: LanguageModel, **asked: Any) -> str:
         ({"regex": "(a"}, "the regex cannot be kept to"),
         ({"grammar": 'root ::= "a" | b'}, "the grammar cannot be kept to: .*'b'"),
         ({"grammar": "start: NOTHING"}, "the grammar cannot be kept to: .*NOTHING"),
+        ({"grammar": "root ::= root"}, "the grammar cannot be kept to: no text fits it"),
     ],
 )
 def test_a_form_that_is_none_is_refused_in_a_line(taught, asked, why):

@@ -87,7 +87,9 @@ def test_a_device_that_writes_imports_nothing_heavy(bundle):
         "import sys, edgeopt\n"
         f"with edgeopt.Runtime.load({str(bundle)!r}) as runtime:\n"
         "    print(len(list(runtime.generate('abc', most_tokens=5, ends=False))))\n"
-        "heavy = {'onnx', 'onnx_ir', 'torch', 'click', 'tokenizers', 'importlib.metadata', 'numpy.random'}\n"
+        "heavy = {'onnx', 'onnx_ir', 'torch', 'click', 'tokenizers', 'importlib.metadata', 'numpy.random', 'psutil'}\n"
+        "others = ('decoding.speech.transcription', 'decoding.searching', 'decoding.image_reader', 'drift.watch')\n"
+        "heavy |= {f'edgeopt.runtime.{name}' for name in others} | {'statistics'}\n"
         "print(*sorted(heavy & sys.modules.keys()))\n"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,17 +6,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_decoders import export_small
+from two_graphs import GRAIN, PROMPTS, answers_of, require_same_tokens_in_parts, write_pair
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime.decoder import cache_parts
-from edgeopt.executors.openvino.prefill import ENTRIES, OpenVinoPrefill, why_no_prompts
+from edgeopt.executors.openvino.pages import ENTRIES, why_not_on_openvino
+from edgeopt.executors.openvino.prefill import OpenVinoPrefill
 from edgeopt.graph.model import Model, load_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -28,14 +29,14 @@ from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.steps.convert.weight_only import make_weight_only
 
-GRAIN = 16
-PROMPTS = [[5, 17, 250, 3], [9], list(range(40, 110)), [8] * 17, list(range(200, 168, -1)), list(range(7, 40))]
 PLAIN = AnswerOptions(16, guesses=0, ends=False)
 FORMS: dict[str, Callable[[Model], Model]] = {
     "bf16": lambda model: store_in_bfloat16(model).model,
     "w8": lambda model: make_weight_only(model, 8, 64, tables=True).model,
 }
-needs_openvino = pytest.mark.skipif(bool(why_no_prompts()), reason=why_no_prompts() or "OpenVINO computes prompts")
+needs_openvino = pytest.mark.skipif(
+    bool(why_not_on_openvino()), reason=why_not_on_openvino() or "OpenVINO computes prompts"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(exported: Path, folder: Path, prompts: Model, engine: str = "openvino") -> Path:
     """Write a form for prompts, and blocks of 8 bits for tokens, as two graphs over one cache."""
-    tokens = keep_last_logits(FORMS["w8"](load_model(exported))).model
-    folder.mkdir(parents=True, exist_ok=True)
-    write_two_graphs(prompts, tokens, folder / "model.onnx", folder / "prefill.onnx")
-    shutil.copyfile(exported.parent / "tokenizer.json", folder / "tokenizer.json")
-    more = f'[generation]\nchunk = {GRAIN}\nprefill = "prefill.onnx"\nprefill_engine = "{engine}"'
-    recipe = (exported.parent / "recipe.toml").read_text("utf-8")
-    (folder / "recipe.toml").write_text(recipe.replace("[generation]", more), "utf-8")
-    return folder / "model.onnx"
+    return write_pair(exported, folder, prompts, FORMS["w8"](load_model(exported)), engine)
 
 
 @pytest.fixture(scope="module", params=FORMS)
@@ -66,14 +60,6 @@ def model(file: Path):
         assert isinstance(opened.prefill, OpenVinoPrefill)
         assert not opened.origin.notes
         yield opened
-
-
-def answers(model: LanguageModel, asked: AnswerOptions = PLAIN) -> list[list[int]]:
-    result = []
-    for prompt in PROMPTS:
-        model.forget()
-        result.append([piece.token for piece in model.generate(prompt, asked)])
-    return result
 
 
 def caches(model: LanguageModel, prompt: list[int]) -> list[np.ndarray]:
@@ -105,17 +91,8 @@ def test_the_cache_is_that_of_onnx_runtime_but_for_rounding(exported, tmp_path, 
 
 
 @needs_openvino
-def test_parts_prefixes_and_earlier_prompts_change_no_token(model: LanguageModel, tmp_path: Path):
-    alone = answers(model)
-    assert len({tuple(answer) for answer in alone}) > 1
-    assert answers(model, replace(PLAIN, chunk_tokens=7)) == alone
-    for prompt, wanted in zip(PROMPTS, alone, strict=True):
-        model.forget()
-        for _ in range(2):  # computed, then read
-            model.keep_prefix(prompt[: max(len(prompt) * 2 // 3, 1)], tmp_path / "prefixes")
-        assert [piece.token for piece in model.generate(prompt, PLAIN)] == wanted
-        list(model.generate([*prompt[:-1], 5, 6, 7], PLAIN))
-        assert [piece.token for piece in model.generate(prompt, PLAIN)] == wanted
+def test_parts_prefixes_and_earlier_answers_change_no_token(model: LanguageModel, tmp_path: Path):
+    require_same_tokens_in_parts(model, PLAIN, tmp_path / "prefixes")
 
 
 @needs_openvino
@@ -135,7 +112,7 @@ def test_a_past_that_is_copied_in_gives_the_same_bits(model: LanguageModel):
 
 @needs_openvino
 def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
-    alone = answers(model)
+    alone = answers_of(model, PLAIN)
     with SharedModel(model, 3, chunk_tokens=5) as shared, ThreadPoolExecutor(6) as pool:
         ask = [pool.submit(lambda prompt=prompt: shared.generate(prompt, PLAIN)) for prompt in PROMPTS]
         assert [[piece.token for piece in answer.result()] for answer in ask] == alone
@@ -143,7 +120,7 @@ def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
 
 @needs_openvino
 def test_several_texts_may_be_computed_in_threads_at_once(model: LanguageModel):
-    alone = answers(model)
+    alone = answers_of(model, PLAIN)
     with ThreadPoolExecutor(4) as pool:
         ask = [
             pool.submit(lambda prompt=prompt: [piece.token for piece in model.generate(prompt, PLAIN)])
@@ -173,14 +150,14 @@ def test_without_openvino_onnx_runtime_computes_prompts_and_says_so(file, export
         (note,) = model.origin.notes
         assert note.detail.startswith("OpenVINO computes no prompts here, ONNX Runtime does, slower: openvino is not")
         assert note.hint == "pip install 'edgeopt[openvino]'"
-        made = answers(model)
+        made = answers_of(model, PLAIN)
     recipe = file.with_name("recipe.toml")
     before = recipe.read_text("utf-8")
     recipe.write_text(before.replace('prefill_engine = "openvino"\n', ""), "utf-8")
     try:
         with open_language_model(file, 1)[0] as model:
             assert not model.origin.notes
-            assert answers(model) == made
+            assert answers_of(model, PLAIN) == made
     finally:
         recipe.write_text(before, "utf-8")
 

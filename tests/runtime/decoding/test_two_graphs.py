@@ -13,6 +13,7 @@ import onnx
 import pytest
 from served import until
 from small_decoders import VOCABULARY, export_small
+from two_graphs import GRAIN, PROMPTS, answers_of, require_same_tokens_in_parts, write_pair
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder
@@ -20,20 +21,18 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import Model, load_model, save_model, weights_beside
 from edgeopt.measurement.generation.bench import files_read
 from edgeopt.measurement.generation.perplexity import agreement_between, on_the_same, rise_between, score_text
+from edgeopt.runtime.decoding.batching.prompt_odds import prompt_odds
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan
+from edgeopt.runtime.decoding.sampling import odds_of
 from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
-from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.system.declared.target import find_target
 
-GRAIN = 16
-PROMPTS = [[5, 17, 250, 3], [9], list(range(40, 110)), [8] * 17, list(range(200, 168, -1)), list(range(7, 40))]
 PLAIN = AnswerOptions(24, guesses=0, ends=False)
 FORMS: dict[str, Callable[[Model], Model]] = {
     "w8a8": lambda model: make_dynamic(model, find_target("cpu-x86-vnni").rules_here).model,
@@ -55,14 +54,7 @@ def written(exported: Path, folder: Path, prompts: str, tokens: str, *, small_ca
     if small_cache:
         ranges = cache_ranges(original, [list(range(100))], threads=1)
         models = [make_integer_cache(model, ranges).model for model in models]
-    file = folder / "model.onnx"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_two_graphs(models[0], keep_last_logits(models[1]).model, file, folder / "prefill.onnx")
-    for name in ("recipe.toml", "tokenizer.json"):
-        shutil.copyfile(exported.parent / name, folder / name)
-    recipe, more = folder / "recipe.toml", f'[generation]\nchunk = {GRAIN}\nprefill = "prefill.onnx"'
-    recipe.write_text(recipe.read_text("utf-8").replace("[generation]", more), "utf-8")
-    return file
+    return write_pair(exported, folder, *models)
 
 
 @pytest.fixture(scope="module", params=["w8a8-w4", "w8a8-w4+long", "w8-w4", "w8a8-w4+cache8"])
@@ -74,32 +66,23 @@ def model(request: pytest.FixtureRequest, exported: Path, tmp_path_factory: pyte
         yield opened
 
 
-def answers(model: LanguageModel, asked: AnswerOptions = PLAIN) -> list[list[int]]:
-    result = []
-    for prompt in PROMPTS:
-        model.forget()
-        result.append([piece.token for piece in model.generate(prompt, asked)])
-    return result
-
-
 def test_parts_prefixes_and_earlier_answers_change_no_token(model: LanguageModel, tmp_path: Path):
-    alone = answers(model)
-    assert answers(model, replace(PLAIN, chunk_tokens=7)) == alone
-    for prompt, wanted in zip(PROMPTS, alone, strict=True):
-        model.forget()
-        for _ in range(2):  # computed, then read
-            model.keep_prefix(prompt[: max(len(prompt) * 2 // 3, 1)], tmp_path / "prefixes")
-        assert [piece.token for piece in model.generate(prompt, PLAIN)] == wanted
-        list(model.generate([*prompt[:-1], 5, 6, 7], PLAIN))
-        assert [piece.token for piece in model.generate(prompt, PLAIN)] == wanted
-        turn = [*prompt, *wanted, 3, 4]
-        behind = [piece.token for piece in model.generate(turn, PLAIN)]
-        model.forget()
-        assert [piece.token for piece in model.generate(turn, PLAIN)] == behind
+    require_same_tokens_in_parts(model, PLAIN, tmp_path / "prefixes")
+
+
+def test_the_graph_of_tokens_tells_how_probable_a_prompt_is(model: LanguageModel):
+    prompt = [int(token) for token in np.arange(3, 90) % VOCABULARY]  # more than one run
+    odds = list(prompt_odds(model, prompt, 1))
+    assert len(odds) == len(prompt)
+    text = [*model.begin_tokens, *prompt]
+    rows = model.decoder(len(text)).run(text)  # several tokens a run: weights in blocks sum single ones otherwise
+    expected = [odds_of(row, token, 1).logprob for row, token in zip(rows, text[1:], strict=False)]
+    known = [each.logprob for each in odds if each.logprob is not None]
+    assert known == pytest.approx(expected[len(expected) - len(known) :], abs=0.02)
 
 
 def test_texts_beside_others_have_their_own_tokens(model: LanguageModel):
-    alone = answers(model)
+    alone = answers_of(model, PLAIN)
     model.forget()
     behind = [piece.token for piece in model.generate([*PROMPTS[5], 9], PLAIN)]
     with SharedModel(model, 3, chunk_tokens=5) as shared, ThreadPoolExecutor(6) as pool:
@@ -152,8 +135,8 @@ def test_a_text_beyond_the_context_goes_on_as_behind_a_prompt_of_what_stayed(exp
 def test_guesses_change_no_token_of_an_exact_answer(model: LanguageModel):
     if model.sums is Sums.APART:
         pytest.skip("this processor sums single tokens otherwise than several, and pairs too")
-    exact = answers(model, replace(PLAIN, exact=True))
-    assert answers(model, replace(PLAIN, exact=True, guesses=3)) == exact
+    exact = answers_of(model, replace(PLAIN, exact=True))
+    assert answers_of(model, replace(PLAIN, exact=True, guesses=3)) == exact
     with SharedModel(model, 2, exact=True) as shared:
         assert [[piece.token for piece in shared.generate(prompt, PLAIN)] for prompt in PROMPTS] == exact
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeopt.runtime.drift.limits import limit_of, looks_per_week, normal_scores
+from edgeopt.runtime.drift.watch import limit_of, looks_per_week, normal_scores
 
 _RATE = 2e-4
 _SKETCHES, _LOOKS = 400, 4000

@@ -62,6 +62,33 @@ def test_a_slot_is_handed_on_where_who_waited_leaves_in_the_same_moment():
     asyncio.run(run())
 
 
+def test_prompts_are_scored_in_turn_and_others_go_past_them():
+    async def run() -> None:
+        tally = Tally("m", ("a",), Holder(Opened))
+        line = RequestLine(Limits(slots=2, seconds=60), tally)
+        first, second, third = object(), object(), object()
+        await line.enter(monotonic() + 60, 0, first)
+        waits = [asyncio.create_task(line.enter(monotonic() + 60, 0, key)) for key in (second, third)]
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(line.enter(monotonic() + 60), 30)
+        assert (tally.running, tally.waiting) == (2, 2)
+        line.leave()  # the chat: its slot stays free
+        await asyncio.sleep(0.01)
+        assert (tally.running, tally.waiting) == (1, 2)
+        line.scored(first)
+        waits[0].cancel()  # in the moment in which its turn comes: the next has it
+        await asyncio.wait_for(waits[1], 30)
+        for key in (first, second):
+            line.scored(key)  # late, and of nobody
+        line.scored(third)
+        assert (tally.running, tally.waiting) == (2, 0)
+        line.leave()
+        line.leave()
+        assert (tally.running, line.is_quiet) == (0, True)
+
+    asyncio.run(run())
+
+
 def test_a_refusal_can_be_sent_whatever_the_request_named():
     refused = RefusedError(400, "no field '\ud800' is known", code="unknown", param="\ud800")
     assert refused.message.encode()

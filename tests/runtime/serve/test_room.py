@@ -13,7 +13,7 @@ from served import until
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.room import Room
+from edgeopt.runtime.serve.room import MemoryNeeds, Room
 
 _MIB = 1 << 20
 
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 class Weights:
     """A model of 600 MiB, as it says; together with another one it is too large for the room."""
 
-    memory_bytes = 600 * _MIB
+    needs = MemoryNeeds(600 * _MIB)
     open_now = 0
     most_open = 0
 
@@ -39,7 +39,7 @@ def nothing_open() -> None:
 
 
 def holders(room: Room, count: int) -> list[Holder[Weights]]:
-    return [Holder(Weights, place=room.place(f"m{i}", 600 * _MIB)) for i in range(count)]
+    return [Holder(Weights, place=room.place(f"m{i}", MemoryNeeds(600 * _MIB))) for i in range(count)]
 
 
 @contextmanager
@@ -135,14 +135,14 @@ def test_who_waits_too_long_is_refused_and_the_busy_model_goes_on():
 
 def test_what_cannot_fit_is_refused_at_once():
     with pytest.raises(EdgeoptError, match=r"big takes 800\.00 MiB of memory, more than --memory 700\.00 MiB"):
-        Room(700 * _MIB).place("big", 800 * _MIB)
+        Room(700 * _MIB).place("big", MemoryNeeds(800 * _MIB))
     room = Room(500 * _MIB)
     with pytest.raises(EdgeoptError, match=r"m takes 600\.00 MiB"):  # its cache is known when it is open
-        Holder(Weights, place=room.place("m", 1))
+        Holder(Weights, place=room.place("m", MemoryNeeds(1)))
     assert Weights.open_now == 0
     with pytest.raises(EdgeoptError, match="it broke"):
-        Holder(_broken, place=room.place("n", 500 * _MIB))
-    Holder(Small, place=room.place("o", 500 * _MIB))  # what broke left its memory
+        Holder(_broken, place=room.place("n", MemoryNeeds(500 * _MIB)))
+    Holder(Small, place=room.place("o", MemoryNeeds(500 * _MIB)))  # what broke left its memory
 
 
 class Small:
@@ -158,9 +158,9 @@ def _broken() -> Small:
 
 def test_a_model_that_was_let_go_leaves_its_memory():
     room = Room(700 * _MIB)
-    a = Holder(Weights, 0.0, room.place("a", 600 * _MIB))
+    a = Holder(Weights, 0.0, room.place("a", MemoryNeeds(600 * _MIB)))
     assert a.free_if_idle()
-    b = Holder(Weights, None, room.place("b", 600 * _MIB))
+    b = Holder(Weights, None, room.place("b", MemoryNeeds(600 * _MIB)))
     assert (b.is_loaded, Weights.most_open) == (True, 1)
 
 

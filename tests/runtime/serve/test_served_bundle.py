@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
@@ -42,6 +44,28 @@ def test_a_bundle_talks_by_its_own_template(tmp_path):
         status, _, data = server.ask("POST", "/v1/chat/completions", sly)
         assert status == 400
         assert "ends or begins a turn" in json.loads(data)["error"]["message"]
+
+
+WITHOUT = """
+import json, sys
+from urllib.request import Request, urlopen
+sys.modules["onnx"] = sys.modules["cv2"] = sys.modules["onnx_ir"] = None
+import edgeopt
+
+with edgeopt.serve(sys.argv[1], name="it", port=0, threads=1) as server:
+    body, kind = json.dumps({"model": "it", "prompt": "abc", "max_tokens": 3}), {"Content-Type": "application/json"}
+    with urlopen(Request(f"{server.address}/v1/completions", body.encode(), kind), timeout=60) as reply:
+        print(reply.status)
+    print(server.stop().answered)
+"""
+
+
+def test_a_server_of_texts_holds_neither_onnx_nor_opencv_in_memory(tmp_path):
+    folder = bundle_small(export_small(tmp_path), tmp_path / "bundle")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(folder)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split() == ["200", "1"], done.stderr
 
 
 LOOP = "{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}"

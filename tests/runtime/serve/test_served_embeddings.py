@@ -51,6 +51,31 @@ def test_openais_client_gets_the_vectors_that_the_app_gets(server, vectors):
             client.embeddings.create(model=model.id, input="a", dimensions=8)
 
 
+def test_openais_client_sends_tokens_in_place_of_texts(server, vectors, bundle):
+    openai = pytest.importorskip("openai")
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
+    tokens = [tokenizer.encode(text).ids for text in TEXTS]
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        several = client.embeddings.create(model="meanings", input=tokens)
+        np.testing.assert_array_equal(np.array([entry.embedding for entry in several.data], np.float32), vectors)
+        assert several.usage.prompt_tokens == sum(map(len, tokens))
+        single = client.embeddings.create(model="meanings", input=tokens[1])
+        np.testing.assert_array_equal(np.float32(single.data[0].embedding), vectors[1])
+        for wrong, told in (
+            ([[1], [99_999]], r"input\[1\]: .* has no token 99999"),
+            ([-1], r"input\[0\]: .* has no token -1"),
+            ([1] * 500, "truncate: true cuts it"),
+            ([[1], []], "none is empty"),
+            ([1, "a"], "a text, a list of its tokens"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=told):
+                client.embeddings.create(model="meanings", input=wrong)
+        cut = client.embeddings.create(model="meanings", input=tokens[0] * 50, extra_body={"truncate": True})
+        assert cut.model_extra["edgeopt"]["cut"] == [0]
+
+
 def test_a_vector_comes_as_numbers_or_as_bytes(server, vectors):
     body = {"model": "meanings", "input": TEXTS[0]}
     plain = server.json("/v1/embeddings", body)
@@ -79,7 +104,8 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(server):
         ({"model": None}, 404, "no model named"),
         ({"input": ""}, 400, "input: a text"),
         ({"input": []}, 400, "input: a text"),
-        ({"input": [1, 2]}, 400, "tokens are not taken"),
+        ({"input": [1, 2]}, 200, ""),
+        ({"input": [1.5]}, 400, "a text, a list of its tokens"),
         ({"input": ["a"] * 2049}, 400, "up to 2048 texts"),
         ({"encoding_format": "int8"}, 400, "encoding_format: one of float, base64"),
         ({"truncate": 1}, 400, "truncate: true or false"),

@@ -62,6 +62,9 @@ def test_openais_client_asks_about_pictures(served, file):
         count = expected.account.prompt_tokens
     assert answer.choices[0].message.content == text
     assert answer.usage.prompt_tokens == count
+    assert answer.model_extra["edgeopt"]["encoded"] == 2
+    again = client.chat.completions.create(messages=[{"role": "user", "content": said[1:]}], **fields)
+    assert again.model_extra["edgeopt"]["encoded"] == 0  # the same picture, at another place
     parts = client.chat.completions.create(messages=[{"role": "user", "content": said}], stream=True, **fields)
     assert "".join(each.choices[0].delta.content or "" for each in parts if each.choices) == text
 

@@ -152,6 +152,10 @@ def test_a_text_is_answered_as_a_completion(tmp_path):
     with serving(str(folder), LIMITS) as running:
         wanted = {"model": "t5", "prompt": text, "max_tokens": 6, "temperature": 0}
         assert running.json("/v1/completions", wanted)["choices"][0]["text"] == expected
+        assert running.json("/v1/completions", {**wanted, "echo": True})["choices"][0]["text"] == text + expected
+        status, _, data = running.ask("POST", "/v1/completions", {**wanted, "echo": True, "logprobs": 1})
+        assert status == 400
+        assert b"echo: tokens of the prompt have no logprobs with an encoder" in data
         assert running.ask("POST", "/v1/chat/completions", {})[0] == 404
         assert running.ask("POST", PLACE, form([b"x"]), KIND)[0] == 404
         status, _, data = running.ask("POST", "/v1/completions", {**wanted, "prompt": "x" * 3000})

@@ -19,7 +19,9 @@ from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.runtime.decoding.batching.batch import Batch
 from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.sampling import odds_of
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 
@@ -37,10 +39,21 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def expected() -> str:
-    model, _ = open_language_model(TINY, 1)
-    with model:
-        return model.generate(PROMPT, AnswerOptions(24)).text()
+def model() -> Iterator[LanguageModel]:
+    with open_language_model(TINY, 1)[0] as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def expected(model) -> str:
+    return model.generate(PROMPT, AnswerOptions(24)).text()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -101,6 +114,7 @@ def test_the_official_client_gets_and_streams_the_text_that_the_model_writes(ser
         assert error.value.code == "context_length_exceeded"
 
 
+TALK = [{"role": "user", "content": "def f(x):"}]
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -113,7 +127,7 @@ def test_answers_of_the_official_client_keep_to_a_schema_whole_streamed_and_at_o
     openai = pytest.importorskip("openai")
     pytest.importorskip("llguidance")
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
-    asked = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 99, "response_format": form}
+    asked = {"messages": TALK, "max_tokens": 99, "response_format": form}
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
         whole = client.chat.completions.create(model="tiny_lm", temperature=0, **asked).choices[0]
         person = json.loads(whole.message.content)
@@ -205,25 +219,140 @@ def test_functions_are_called_by_name_or_one_of_them(server):
             client.chat.completions.create(**asked | {"tools": [{"type": "function", "function": {"name": "a b"}}]})
 
 
-def test_as_many_tokens_as_the_context_holds_and_an_answer_that_goes_on(server):
-    said = server.json("/v1/completions", PLAIN | {"max_tokens": -1, "prompt": [5] * 1000})
-    assert said["usage"]["total_tokens"] <= 1024
-    assert said["usage"]["completion_tokens"] > 16
-    talk = [{"role": "user", "content": "def f(x):"}, {"role": "assistant", "content": "return"}]
-    asked = {"model": "tiny_lm", "temperature": 0, "max_tokens": 4}
-    chat = server.json("/v1/chat/completions", asked | {"messages": talk})["choices"][0]["message"]["content"]
-    text = server.json("/v1/completions", asked | {"prompt": "User: def f(x):\nAssistant: return"})["choices"][0][
-        "text"
-    ]
-    assert chat == text
-
-
-def test_any_object_and_a_grammar_of_llama_cpp(server):
+def test_the_official_client_allows_some_functions_alone(client):
     pytest.importorskip("llguidance")
-    said = server.json("/v1/completions", PLAIN | {"max_tokens": 200, "response_format": {"type": "json_object"}})
-    assert isinstance(json.loads(said["choices"][0]["text"]), dict)
-    said = server.json("/v1/completions", PLAIN | {"max_tokens": 9, "grammar": 'root ::= "yes" | "no"'})
-    assert said["choices"][0]["text"] in ("yes", "no")
+    asked = {"model": "tiny_lm", "messages": TALK, "tools": TOOLS, "max_tokens": 200}
+    own = [{"type": "function", "function": {"name": "now"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": own}}
+    for seed in range(3):
+        choice = client.chat.completions.create(**asked, seed=seed, tool_choice=allowed).choices[0]
+        assert [call.function.name for call in choice.message.tool_calls] == ["now"]
+    any_object = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {}, "additionalProperties": False}]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": any_object}}]
+    choice = client.chat.completions.create(**asked | {"tools": tools}, tool_choice="required").choices[0]
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {}
+
+
+def _tool(name: str, **more: object) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param", "told"),
+    [
+        ([_tool("w", parameters={"type": "string"})], "required", "tools[0].function.parameters", "of an object"),
+        ([_tool("w"), _tool("v"), _tool("w")], "required", "tools[2].function.name", "two functions are named 'w'"),
+        ([_tool("w")], "sometimes", "tool_choice", "none, required, "),
+        ([_tool("w")], {"type": "allowed_tools"}, "tool_choice.allowed_tools", '"mode": "auto" or "required"'),
+        (
+            [_tool("w")],
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [_tool("v")]}},
+            "tool_choice",
+            "no function named 'v'",
+        ),
+        (
+            [_tool("w")],
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [_tool("w")]}},
+            "tool_choice",
+            "auto is not done for this model",
+        ),
+        ([_tool("w", parameters={"const": 3})], "required", "tools", "the schema cannot be kept to"),
+    ],
+)
+def test_functions_that_cannot_be_called_are_refused(client, tools, choice, param, told):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("llguidance")
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny_lm", messages=TALK, tools=tools, tool_choice=choice)
+    assert refused.value.param == param
+    assert told in refused.value.body["message"]
+
+
+def test_as_many_tokens_as_the_context_holds_and_an_answer_that_goes_on(client):
+    asked = {"model": "tiny_lm", "temperature": 0}
+    said = client.completions.create(**asked, prompt=[5] * 1000, max_tokens=-1)
+    assert said.usage.total_tokens <= 1024
+    assert said.usage.completion_tokens > 16
+    talk = [*TALK, {"role": "assistant", "content": "return"}]
+    chat = client.chat.completions.create(**asked, messages=talk, max_tokens=4).choices[0].message.content
+    text = client.completions.create(**asked, prompt="User: def f(x):\nAssistant: return", max_tokens=4).choices[0].text
+    assert chat == text
+    other = client.chat.completions.create(**asked, messages=TALK, max_tokens=4).choices[0].message.content
+    assert other != chat
+
+
+def test_any_object_and_a_grammar_of_llama_cpp(client, server, expected):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("llguidance")
+    asked = {"model": "tiny_lm", "messages": TALK, "max_tokens": 200}
+    for seed in range(3):
+        said = client.chat.completions.create(**asked, seed=seed, response_format={"type": "json_object"}).choices[0]
+        assert isinstance(json.loads(said.message.content), dict)
+    grammar = 'root ::= "yes" | "no"'
+    said = client.chat.completions.create(**asked, extra_body={"grammar": grammar}).choices[0]
+    assert said.message.content in ("yes", "no")
+    loads = server.metric("edgeopt_loads_total")
+    with pytest.raises(openai.BadRequestError, match="the grammar cannot be kept to") as refused:
+        client.chat.completions.create(**asked, extra_body={"grammar": "root ::= ("})
+    assert refused.value.param == "grammar"
+    answers_still(server, expected)
+    assert server.metric("edgeopt_loads_total") == loads, "what was wrong with a request opened the model anew"
+
+
+def test_each_penalty_alone_is_that_of_the_model_itself(client, model, expected):
+    asked = {"model": "tiny_lm", "prompt": PROMPT, "temperature": 0, "max_tokens": 24}
+    frequency = client.completions.create(**asked, frequency_penalty=0.5).choices[0].text
+    presence = client.completions.create(**asked, presence_penalty=1.5).choices[0].text
+    assert frequency == model.generate(PROMPT, most_tokens=24, frequency_penalty=0.5).text()
+    assert presence == model.generate(PROMPT, most_tokens=24, presence_penalty=1.5).text()
+    assert len({expected, frequency, presence}) == 3
+
+
+def test_the_likeliest_token_alone_is_drawn_where_min_p_says_so(client, expected):
+    asked = {"model": "tiny_lm", "prompt": PROMPT, "temperature": 2, "seed": 3, "max_tokens": 24}
+    free = client.completions.create(**asked).choices[0].text
+    assert client.completions.create(**asked, extra_body={"min_p": 0}).choices[0].text == free != expected
+    assert client.completions.create(**asked, extra_body={"min_p": 1}).choices[0].text == expected
+
+
+def test_a_bias_gives_a_token_or_forbids_it(client, model, expected):
+    asked = {"model": "tiny_lm", "prompt": PROMPT, "max_tokens": 5}
+    (wanted,) = model.tokenizer.encode("\n")
+    first = next(iter(model.generate(PROMPT, AnswerOptions(1)))).token
+    biased = client.completions.create(**asked, temperature=1, logit_bias={str(wanted): 100}).choices[0].text
+    assert biased == "\n" * 5
+    odds = client.completions.create(**asked, temperature=0, logprobs=1, logit_bias={str(first): -100}).choices[0]
+    name = model.tokenizer.token_bytes(first).decode()
+    assert expected.startswith(name)
+    assert name not in odds.logprobs.tokens
+
+
+def test_tokens_of_a_prompt_have_the_probabilities_that_the_model_gives_them(client, model):
+    prompt = "import os\nimport sys\n\ndef walk(top):" * 8  # more than one run of tokens
+    tokens = model.tokenizer.encode(prompt)
+    logits = model.logits([*model.begin_tokens, *tokens])[model.begins_with - 1 :]
+    told = [odds_of(row, token, 1) for row, token in zip(logits, tokens, strict=False)]
+    asked = {"model": "tiny_lm", "prompt": tokens, "temperature": 0, "echo": True, "logprobs": 1}
+    alone = client.completions.create(**asked, max_tokens=0)
+    (choice,) = alone.choices
+    assert (choice.text, choice.finish_reason) == (prompt, "length")
+    assert (alone.usage.prompt_tokens, alone.usage.completion_tokens) == (len(tokens) + model.begins_with, 0)
+    odds = choice.logprobs
+    assert "".join(odds.tokens) == prompt
+    assert odds.token_logprobs == pytest.approx([each.logprob for each in told], abs=1e-4)
+    assert [max(likely.values()) for likely in odds.top_logprobs] == pytest.approx(
+        [each.likely[0][1] for each in told], abs=1e-4
+    )
+    assert [prompt[at:].startswith(token) for at, token in zip(odds.text_offset, odds.tokens, strict=True)]
+    # as lm-evaluation-harness asks for it: one token more, which it leaves out
+    more = client.completions.create(**asked, max_tokens=1)
+    assert more.choices[0].logprobs.token_logprobs[:-1] == odds.token_logprobs
+    assert more.choices[0].text == prompt + model.generate(prompt, AnswerOptions(1)).text()
+    assert more.choices[0].logprobs.text_offset[-1] == len(prompt)
+    parts = list(client.completions.create(**asked, max_tokens=1, stream=True))
+    assert "".join(part.choices[0].text for part in parts) == more.choices[0].text
+    streamed = [each for part in parts if part.choices[0].logprobs for each in part.choices[0].logprobs.token_logprobs]
+    assert streamed == pytest.approx(more.choices[0].logprobs.token_logprobs, abs=1e-4)
 
 
 def test_probabilities_penalties_and_biases_of_the_official_client(server, expected):
@@ -281,12 +410,15 @@ WRONG = [
     (PLAIN | {"prompt": []}, 400, "prompt: a text"),
     (PLAIN | {"prompt": ["a", "b"]}, 200, ""),
     (PLAIN | {"prompt": ["a", 5]}, 400, "prompt: a text"),
-    (PLAIN | {"prompt": ["a"] * 65, "n": 2}, 400, "this server gives 128 a request at most"),
+    (PLAIN | {"prompt": ["a"] * 65, "n": 2}, 400, "n: 65 prompts, 2 answers to each: this server gives 128 a request"),
+    (PLAIN | {"prompt": ["a"] * 200}, 400, "prompt: 200 prompts, 1 answer to each"),
     (PLAIN | {"prompt": [99999]}, 400, "tokens that the model has not"),
     (PLAIN | {"prompt": [True]}, 400, "prompt: a text"),
     (PLAIN | {"prompt": "\ud800 a"}, 200, ""),
     (PLAIN | {"prompt": "a" * 150_000}, 400, "the context 1024"),
-    (PLAIN | {"max_tokens": 0}, 400, "max_tokens: a whole number"),
+    (PLAIN | {"max_tokens": 0}, 400, "max_tokens: 0 writes nothing: echo: true repeats the prompt"),
+    (PLAIN | {"max_tokens": 0, "max_completion_tokens": 5, "echo": True}, 400, "max_tokens: a whole number"),
+    (PLAIN | {"max_tokens": -2}, 400, "max_tokens: a whole number"),
     (PLAIN | {"max_tokens": True}, 400, "max_tokens: a whole number"),
     (PLAIN | {"max_tokens": "9"}, 400, "max_tokens: a whole number"),
     (PLAIN | {"temperature": 3}, 400, "temperature: a number from 0 to 2"),
@@ -300,12 +432,14 @@ WRONG = [
     (PLAIN | {"logprobs": 21}, 400, "logprobs: a whole number from 0 to 20"),
     (PLAIN | {"top_logprobs": 2}, 400, "top_logprobs: /v1/completions takes logprobs"),
     (PLAIN | {"logit_bias": {"x": 1}}, 400, "logit_bias: 'x' is no number of a token"),
-    (PLAIN | {"logit_bias": {"5": 101}}, 400, "5: a number from -100 to 100"),
+    (PLAIN | {"logit_bias": {"5": 101}}, 400, "logit_bias.5: a number from -100 to 100"),
     (PLAIN | {"logit_bias": [1]}, 400, "logit_bias: an object"),
     (PLAIN | {"frequency_penalty": 3}, 400, "frequency_penalty: a number from -2 to 2"),
     (PLAIN | {"min_p": 2}, 400, "min_p: a number from 0 to 1"),
     (PLAIN | {"tools": [{}]}, 400, "tools: /v1/chat/completions calls functions"),
-    (PLAIN | {"echo": True, "logprobs": 1}, 400, "echo: tokens of the prompt have no logprobs"),
+    (PLAIN | {"n_keep": 5}, 400, "n_keep: it belongs to context_shift"),
+    (PLAIN | {"n_keep": 1024, "context_shift": True}, 400, "n_keep: 1024 first tokens fill the context of 1024"),
+    (PLAIN | {"logit_bias": {"99999": 1}}, 400, "logit_bias: the model has no token 99999"),
     (PLAIN | {"suffix": "."}, 400, "suffix: not done here"),
     (PLAIN | {"response_format": {"type": "xml"}}, 400, "response_format: "),
     (PLAIN | {"response_format": "json"}, 400, "response_format: "),
@@ -405,6 +539,8 @@ def test_a_conversation_that_cannot_be_is_refused(server, messages, told):
 
 def test_other_paths_methods_kinds_and_hosts_are_refused(server):
     assert server.ask("GET", "/v1/nothing")[0] == 404
+    status, _, data = server.ask("POST", "/v1/responses", {"model": "tiny_lm", "input": "a"})
+    assert (status, json.loads(data)["error"]["message"].split(": ")[1]) == (404, "ask /v1/chat/completions")
     assert server.ask("GET", "/v1/completions")[0] == 405
     assert server.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})[0] == 415
     assert server.ask("GET", "/v1/models/other")[0] == 404

@@ -74,15 +74,21 @@ def test_nothing_is_computed_ahead_where_the_server_is_told_so_or_no_conversatio
 
 
 def test_an_answer_goes_on_beyond_the_context_where_the_client_asks_for_it():
+    openai = pytest.importorskip("openai")
     context = 64
     with serving("tiny_lm", Limits(slots=2), prompting=Prompting(context=context)) as server:
-        long = {"model": "tiny_lm", "prompt": "import os", "max_tokens": context + 40, "ignore_eos": True}
-        cut = server.json("/v1/completions", long)
-        assert cut["usage"]["completion_tokens"] < context
-        whole = server.json("/v1/completions", {**long, "context_shift": True, "n_keep": 2})
-        assert whole["usage"]["completion_tokens"] == context + 40
-        status, _, data = server.ask(
-            "POST", "/v1/chat/completions", {"model": "tiny_lm", "messages": TALK, "context_shift": True}
-        )
-        assert status == 400
-        assert b"max_tokens" in data
+        client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+        long = {"model": "tiny_lm", "prompt": "import os", "max_tokens": context + 40}
+        cut = client.completions.create(**long, extra_body={"ignore_eos": True})
+        assert cut.usage.completion_tokens < context
+        shifts = {"ignore_eos": True, "context_shift": True, "n_keep": 2}
+        whole = client.completions.create(**long, extra_body=shifts)
+        assert whole.usage.completion_tokens == context + 40
+        assert (whole.choices[0].finish_reason, whole.model_extra["edgeopt"]["ended_by"]) == ("length", "length")
+        with pytest.raises(openai.BadRequestError, match="max_tokens"):
+            client.chat.completions.create(model="tiny_lm", messages=TALK, extra_body={"context_shift": True})
+        with pytest.raises(openai.BadRequestError, match="n_keep: 5000 first tokens fill the context of 64"):
+            client.completions.create(**long, extra_body={**shifts, "n_keep": 5000})
+        with pytest.raises(openai.BadRequestError, match="nothing could follow"):  # only the answer shifts
+            client.completions.create(**long | {"prompt": [5] * context}, extra_body=shifts)
+        client.close()

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 from fixture_bundles import packed
+from headless_videos import write_cut, write_piped
 from rtsp_server import RtspServer, why_absent
 
 from edgeopt.errors import EdgeoptError, UnavailableError
@@ -126,6 +127,26 @@ def web(tmp_path) -> Iterator[tuple[Path, str]]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_video_whose_header_tells_no_length_ends_all_the_same(runtime, web):
+    folder, address = web
+    video = write_piped(folder / "piped", 12)
+    with Stream(runtime, video, fps=None) as stream:
+        assert (stream.source.count, stream.source.is_live) == (None, False)
+        assert len(list(stream)) == 12
+    assert not stream.stats().events
+    with Stream(runtime, f"{address}/{video.name}", budget_ms=1000, queue="fifo") as stream:
+        assert len(list(stream)) == 12, "it is not played again from its start"
+    assert not stream.stats().events
+
+
+def test_a_video_that_was_cut_off_is_told_of(runtime, tmp_path):
+    with Stream(runtime, write_cut(tmp_path / "cut", 40), fps=None) as stream:
+        count = len(list(stream))
+    (event,) = stream.stats().events
+    assert event.kind is EventKind.ENDED
+    assert event.reason.endswith(f"cut.avi ended after {count} frames, and its header tells of 40")
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no HLS: apt-get install ffmpeg")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.fitting.pieces import TwoRuns
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products, make_weight_only
+from edgeopt.system.processes import time_limit
+from edgeopt.system.processes.time_limit import OutOfTime, limited
 
 SHIPPED = load_model(Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx")
 CACHE = cache_parts(SHIPPED.inputs, SHIPPED.outputs)
@@ -87,6 +91,23 @@ def test_two_runs_give_the_same_bytes_and_matrices_in_eight_bits_are_fitted_too(
     for name, blocks in first.items():
         assert blocks.integers.tobytes() == again[name].integers.tobytes()
         assert blocks.scale.tobytes() == again[name].scale.tobytes()
+
+
+@pytest.mark.parametrize(("limit_s", "is_whole"), [(200.0, True), (60.0, False)])
+def test_a_fit_that_does_not_end_in_time_is_left_at_its_pace(limit_s, is_whole, seen, monkeypatch):
+    clock = SimpleNamespace(now_s=0.0)
+    for module in (layer_by_layer, time_limit):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.now_s)
+    begun = list[int]()
+
+    def tell(done: int, of: int) -> None:
+        begun.append(done)
+        clock.now_s += 30.0 if done == 0 else 90.0 / of  # the first opens engines as well
+
+    with limited(limit_s), nullcontext() if is_whole else pytest.raises(OutOfTime):
+        round_layer_by_layer(SHIPPED, seen[:2], lambda _: (4, 32), threads=1, tell=tell)
+    matrices = len(dict.fromkeys(node.inputs[0] for node in large_products(Graph.from_model(SHIPPED))))
+    assert begun[-1] == matrices if is_whole else 0 < begun[-1] <= matrices / 4
 
 
 def test_nothing_is_corrected_where_nothing_was_lost(seen):

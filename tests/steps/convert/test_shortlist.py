@@ -13,6 +13,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, load_model
+from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.steps.convert.blocks import fitting_block
 from edgeopt.steps.convert.kept_blocks import in_floats
 from edgeopt.steps.convert.last_logits import keep_last_logits
@@ -50,6 +51,65 @@ def test_the_likeliest_logits_are_those_of_the_table_and_the_others_stay(rounded
     np.testing.assert_allclose(listed[is_listed], from_table[is_listed], rtol=1e-4, atol=1e-4)
     exact = logits(load_model(TINY))
     assert np.square(listed - exact)[is_listed].mean() < 0.1 * np.square(first - exact)[is_listed].mean()
+
+
+def shares_of(rows: np.ndarray, temperature: float) -> np.ndarray:
+    """Return the probabilities that a token is drawn with, as `Chooser` has them."""
+    scaled = (rows.astype(np.float64) - rows.max(axis=-1, keepdims=True)) / temperature
+    shares = np.exp(scaled)
+    return shares / shares.sum(axis=-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def heads(rounded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits of a head wholly in 8 bits, of the shortlist, and of 4 bits alone."""
+    models = make_shortlist(rounded, VOCABULARY - 1).model, make_shortlist(rounded).model, rounded
+    whole, listed, four = (logits(model) for model in models)
+    return whole, listed, four
+
+
+def test_the_likeliest_token_is_that_of_the_whole_head(heads):
+    whole, listed, four = heads
+    assert (listed.argmax(axis=-1) == whole.argmax(axis=-1)).all()
+    assert (four.argmax(axis=-1) != whole.argmax(axis=-1)).any(), "else the list would change nothing"
+
+
+@pytest.mark.parametrize(("temperature", "most"), [(0.5, 0.005), (1.0, 0.02), (2.0, 0.05)])
+def test_what_is_drawn_is_nearer_to_the_whole_head_than_in_4_bits(temperature, most, heads):
+    whole, listed, four = (shares_of(rows, temperature) for rows in heads)
+    apart, of_four = (np.abs(other - whole).sum(axis=-1).mean() / 2 for other in (listed, four))
+    assert apart < most
+    assert apart < of_four / (2 if temperature <= 1 else 1.5)
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.9])
+def test_the_nucleus_is_that_of_the_whole_head(top_p, heads):
+    whole, listed, _ = (shares_of(rows, 1.0) for rows in heads)
+    for exact, near in zip(whole, listed, strict=True):
+        order, other = np.argsort(-exact), np.argsort(-near)
+        count = int(np.searchsorted(np.cumsum(exact[order]), top_p)) + 1
+        kept = set(order[:count].tolist()) & set(other[: count + 2].tolist())
+        assert exact[[*kept]].sum() >= 0.95 * exact[order[:count]].sum()
+
+
+def test_biases_bans_and_forms_reach_tokens_that_are_not_on_the_list(heads):
+    _, listed, four = heads
+    chance = np.random.default_rng(0)
+    for near, first in zip(listed, four, strict=True):
+        rare = np.argsort(-first)[64:]
+        token = int(chance.choice(rare))
+        assert Chooser(Sampling(logit_bias={token: 100.0})).choose(near, ()) == token
+        banned = dict.fromkeys(np.argsort(-near)[:5].tolist(), -100.0)
+        assert Chooser(Sampling(logit_bias=banned)).choose(near, ()) not in banned
+        allowed = chance.choice(rare, 5, replace=False)
+        masked = np.full_like(near, -np.inf)
+        masked[allowed] = near[allowed]
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=int(token)), Sampling(temperature=5.0, top_p=0.5)):
+            assert Chooser(sampling).choose(masked, ()) in allowed
+
+
+def test_a_vocabulary_no_larger_than_the_list_keeps_its_head(rounded):
+    assert make_shortlist(rounded, VOCABULARY).changes == {}
 
 
 def test_a_prompt_computes_the_shortlist_of_its_last_token_alone(rounded):

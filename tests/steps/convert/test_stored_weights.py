@@ -11,7 +11,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.stored_weights import store_weights
+from edgeopt.steps.convert.precisions import store_weights
 
 CHANCE = np.random.default_rng(0)
 WEIGHTS = {

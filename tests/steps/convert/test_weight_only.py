@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from encoders import encoder
@@ -13,7 +15,8 @@ from small_nets import ALL, Net, frames
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.blocks import k_quant, to_nearest
+from edgeopt.steps.convert import blocks
+from edgeopt.steps.convert.blocks import k_quant, nearest_with_zeros, to_nearest
 from edgeopt.steps.convert.weight_only import BLOCK, is_mostly_matrices, make_weight_only
 
 
@@ -125,3 +128,15 @@ def test_a_convolutional_network_is_not_mostly_matrices(name):
 
 def test_a_transformer_is_mostly_matrices():
     assert is_mostly_matrices(Graph.from_model(encoder()))
+
+
+@pytest.mark.parametrize("rounding", [to_nearest, nearest_with_zeros, k_quant])
+def test_a_large_table_is_rounded_some_rows_at_a_time(rounding, monkeypatch):
+    """What is tried of a block is several times as large as its weights: of a whole head that were gigabytes."""
+    monkeypatch.setattr(blocks, "_TOGETHER", 1 << 18)
+    columns = np.random.default_rng(0).standard_normal((8192, 512), dtype=np.float32)
+    tracemalloc.start()
+    rounding("", columns, 4, 32)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < columns.nbytes

@@ -23,8 +23,7 @@ from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.inputs.preprocess import Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Boxes, Centres, Recipe, Scores, find_recipe
 from edgeopt.recipes.scoring.keypoints import Keypoints
-from edgeopt.steps._point_maps import POINT_MAPS
-from edgeopt.steps.embed_postprocess import EMBEDDED, embed_postprocess
+from edgeopt.steps.embed_postprocess import EMBEDDED, POINT_MAPS, embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.tasks import make_task
 from edgeopt.tasks.keypoints.decoders import DECODERS

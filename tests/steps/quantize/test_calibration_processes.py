@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_faults import ARE_X86, divided_by_constants, whole_numbers_divided
-from onnx import helper
+from onnx import helper, numpy_helper
 from small_nets import Net, detector, frames, residual, vision_transformer
 
 from edgeopt.errors import UnsupportedError
@@ -53,6 +53,43 @@ def test_the_result_is_the_same_to_the_last_bit_with_any_number_of_processes(mak
     model = make()
     alone, together = (calibrate(model, frames(model, IMAGES), axes_of(model), processes=n) for n in (1, 3))
     assert_same(alone, together)
+
+
+def scores_of_tokens() -> Model:
+    """Return a model that reads rows of any number of tokens, and compares each with all: its scores are square."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Transpose", ["y"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["y", "turned"], ["scores"]),
+    ]
+    weight = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "scores",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, "tokens", 8])],
+        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, [1, "tokens", "tokens"])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "scores")
+
+
+def test_texts_of_any_length_are_watched_and_tokens_are_no_channels(tmp_path: Path) -> None:
+    model, chance = scores_of_tokens(), np.random.default_rng(1)
+    lengths = [5, 5, 3, 90, *chance.integers(1, 100, IMAGES - 4).tolist()]
+    texts = [{"x": chance.standard_normal((1, length, 8)).astype(np.float32)} for length in lengths]
+    axes = {"y": -1, "scores": -1}
+    alone, together, kept, again = (
+        calibrate(model, texts, axes, processes=processes, cache=cache)
+        for processes, cache in ((1, None), (3, None), (1, tmp_path), (1, tmp_path))
+    )
+    for other in (together, kept, again):
+        assert_same(alone, other)
+    expected = [text["x"][0] @ numpy_helper.to_array(model.proto.graph.initializer[0]) for text in texts]
+    rows, scores = alone.observations["y"], alone.observations["scores"]
+    np.testing.assert_allclose(rows.low, np.concatenate(expected).min(axis=0), atol=1e-5)
+    assert rows.samples.shape[1] == 8
+    assert scores.high == pytest.approx(max((each @ each.T).max() for each in expected), rel=1e-5)
+    assert scores.low.shape == scores.samples.shape[1:] == (1,)
 
 
 def test_other_processes_really_take_part() -> None:

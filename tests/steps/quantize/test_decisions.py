@@ -14,7 +14,7 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.search.decisions import decisions_of, make_again
-from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
+from edgeopt.steps.quantize.search.decisions_file import from_plain, to_plain
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant, first_variant

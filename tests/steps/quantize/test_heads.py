@@ -12,8 +12,8 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
-from edgeopt.steps.quantize.heads import feature_readers
 from edgeopt.steps.quantize.patterns import key
+from edgeopt.steps.quantize.search.choose import feature_readers
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.declared.target import Int8Rules

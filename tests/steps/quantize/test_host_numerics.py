@@ -10,13 +10,20 @@ import pytest
 from small_nets import HERE, Net, frames, mobile
 
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR, UNFUSED
+from edgeopt.executors.onnxruntime import EXECUTOR, INT8_FUSED, UNFUSED
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
-from edgeopt.optimization.candidates.engines import on_processor, stand_in
+from edgeopt.optimization.candidates.engines import as_there, on_processor, open_engine, stand_in
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.devices.availability import find_device_elsewhere
+from edgeopt.runtime.selftest import record
 from edgeopt.steps.compile._numbers import run_on_cpu
 from edgeopt.steps.quantize.api import quantize
+from edgeopt.steps.quantize.inspection import engine_fusion
+from edgeopt.system.declared import target as declared
 from edgeopt.system.declared.target import Int8Rules, find_target
+from edgeopt.system.machine.processor import Processor
+from edgeopt.tasks import make_task
 
 WIDE = replace(HERE, reduce_range=False)
 """Rules of a device that adds products in 32 bits."""
@@ -74,3 +81,25 @@ def test_the_processor_that_stands_in_for_a_device_opens_every_model_so_and_depl
     session = engine.open(made, "fp32")
     np.testing.assert_allclose(next(iter(session.run(frame).values())), run(model, frame, {}), rtol=0.01)
     assert not UNFUSED.keys() & engine.target.options.keys()
+
+
+def test_float_kernels_in_place_of_fused_ones_are_told_later_and_refused_alike() -> None:
+    model = mobile()
+    session = EXECUTOR.open(quantize(model, frames(model), WIDE).model.data, SessionOptions(entries=UNFUSED))
+    task = make_task(find_recipe("tensors"), session.inputs, session.outputs, evaluating=False)
+    usual, unfused = (
+        record(session, task, list(frames(model, 2)), "w8a8", unfused=is_unfused).limits for is_unfused in (False, True)
+    )
+    assert usual.keys() == unfused.keys() == {output.name for output in session.outputs}
+    for name, limit in usual.items():
+        assert limit.rounding < unfused[name].rounding == 0.05
+        assert limit.wrong == unfused[name].wrong > 0.05
+
+
+def test_integers_for_arm_are_fused_as_there_unless_the_device_judges_itself(monkeypatch) -> None:
+    wide, arm = Processor("x86-64", {"avx2", "avx512_vnni"}), Processor("arm64", {"asimd", "asimddp"})
+    for module in (declared, engine_fusion):
+        monkeypatch.setattr(module, "this_processor", lambda: wide)
+    assert as_there(open_engine(find_target("cpu-arm64"), 1)).entries == {INT8_FUSED: "1"}
+    assert as_there(open_engine(find_device_elsewhere("cpu-arm64", "ssh://pi", arm), 1)).entries == UNFUSED
+    assert as_there(open_engine(find_target("cpu-x86-vnni"), 1)).entries == {}

@@ -11,7 +11,7 @@ from small_nets import frames, mobile
 from edgeopt.steps.quantize import repairs
 from edgeopt.steps.quantize.repairs import Repair, all_repairs
 from edgeopt.steps.quantize.search.decisions import make_again
-from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
+from edgeopt.steps.quantize.search.decisions_file import from_plain, to_plain
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.declared import registry

@@ -15,8 +15,8 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
-from edgeopt.steps.quantize.keep_float.front import fastest_front
 from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes, time_layers
+from edgeopt.steps.quantize.keep_float.layers import fastest_front
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
 from edgeopt.steps.quantize.search.proposals import with_float, with_front

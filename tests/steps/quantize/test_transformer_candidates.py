@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from encoders import encoder
+from onnx import NodeProto
 from small_nets import ALL, frames
 
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.optimize import optimize
@@ -54,6 +58,27 @@ def test_a_convolutional_network_gets_no_further_candidates(name):
     target = find_target(FAR)
     assert eight_bits(model, target) == []
     assert four_bits(model, target) == []
+
+
+def test_blocks_of_four_bits_for_arm_have_zeros_and_the_same_numbers(monkeypatch):
+    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "x86-64")
+    model, arm, here = encoder(depth=1), find_target("cpu-arm64"), find_target("cpu-x86-vnni")
+    (for_arm,), (for_here,) = four_bits(model, arm), four_bits(model, here)
+    zeros = [len(node.input) > 3 and bool(node.input[3]) for node in blocked(for_arm.model)]
+    assert zeros
+    assert all(zeros)
+    assert not any(len(node.input) > 3 and node.input[3] for node in blocked(for_here.model))
+    (frame,) = frames(model, 1)
+    answers = [EXECUTOR.open(made.model.data, SessionOptions(threads=1)).run(frame) for made in (for_arm, for_here)]
+    for name, value in answers[0].items():
+        np.testing.assert_allclose(value, answers[1][name], rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "arm64")
+    (judged_there,) = four_bits(model, arm)  # it computes what it is judged by
+    assert not any(len(node.input) > 3 and node.input[3] for node in blocked(judged_there.model))
+
+
+def blocked(model: Model) -> list[NodeProto]:
+    return [node for node in model.proto.graph.node if node.op_type == "MatMulNBits"]
 
 
 @pytest.mark.parametrize("precision", ["w8", "w4"])

@@ -26,7 +26,8 @@ from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import all_steps, make_plan
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Run, Silence
 from edgeopt.optimization.start import open_context, open_material
 from edgeopt.recipes.recipe import find_recipe
@@ -87,7 +88,7 @@ def test_a_candidate_says_its_size_and_is_scored_and_measured_like_any_other(mad
     assert one.speed is not None
     assert 0.5 < one.score.value < report.candidates[0].score.value + 0.05
     assert "input 128x128 in place of 160x160, 64% of the pixels" in str(one.notes[0])
-    assert read_report(out).candidates == report.candidates
+    assert read_report(out, ModelReport).candidates == report.candidates
     assert load_model(out / one.file).inputs[0].shape == (1, 3, 128, 128)
 
 

@@ -26,7 +26,7 @@ def live_line(stats: StreamStats, total: int | None, width: int) -> str:
         return "waiting for the first frame"[:width]
     rate = f"{stats.answers_per_s:.1f} fps" if stats.answers_per_s is not None else "1 frame"
     parts = [
-        f"{stats.fed}/{total}" if total else f"{stats.fed}",
+        f"{stats.fed}/{total}" if total and stats.fed <= total else f"{stats.fed}",  # a header may tell too few
         rate,
         f"p50 {_ms(stats.age.p50_ms)} p99 {_ms(stats.age.p99_ms)} ms",
         f"{_share(stats.missed, stats.served)} missed",

@@ -20,8 +20,9 @@ from edgeopt.cli._values import (
     WholeNumber,
     joined,
 )
-from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
+from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.measurement.common_options import LABEL_KINDS
+from edgeopt.recipes.default_limits import MAX_DROP
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 TERMINAL = "terminal"
@@ -39,25 +40,26 @@ def format_option(command: F) -> F:
 def exit_codes(
     passed: str = "the budget is met, or none was asked for",
     missed: str = "the budget is missed, proven",
-    noisy: str = "the machine was too noisy to decide",
     last: int = EXIT_NOISY,
+    interrupted: str = "interrupted by Ctrl-C or SIGTERM",
 ) -> Callable[[F], F]:
     """Return a decorator that ends a command's help with its exit codes; it stands below all of click's.
 
     Args:
         passed: What 0 means.
         missed: What it means that a budget or a check is missed.
-        noisy: What it means that the machine is too noisy.
-        last: The highest code with which the command ends.
+        last: The highest code with which the command ends by itself.
+        interrupted: What 130 means.
     """
     meanings = {
         EXIT_PASS: passed,
         EXIT_ERROR: "an error",
         EXIT_MISSED: missed,
         EXIT_INCONCLUSIVE: "not decided",
-        EXIT_NOISY: noisy,
+        EXIT_NOISY: "the machine was too noisy to decide",
     }
-    rows = "\n".join(f"  {code}  {meaning}" for code, meaning in meanings.items() if code <= last)
+    meanings = {code: meaning for code, meaning in meanings.items() if code <= last} | {EXIT_INTERRUPTED: interrupted}
+    rows = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in meanings.items())
 
     def end_with_codes(command: F) -> F:
         command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n\b\nExit codes:\n{rows}\n"
@@ -78,7 +80,7 @@ def eval_option(
 
     Args:
         text: Begins the help.
-        name: Of the parameter.
+        name: Name of the parameter.
         default: What holds without it; empty: nothing.
     """
     more: dict[str, Any] = {"show_default": default} if default else {}
@@ -102,7 +104,7 @@ target_option = click.option(
     default="cpu",
     metavar="NAME|FILE",
     show_default=True,
-    help="The device, for a model; a bundle brings its own.",
+    help="The device, unless MODEL is a bundle, which brings its own.",
 )
 recipe_option = click.option(
     "--recipe",
@@ -126,19 +128,19 @@ input_option = click.option(
     type=TypedShape(),
     multiple=True,
     metavar="NAME=1x3x224x224",
-    help="Name and shape of an input that is exported, in order; of another type ids=1x128:int64. Repeatable.",
+    help="Name and shape of an input for the export, in order; with a type: ids=1x128:int64. Repeatable.",
 )
 task_option = click.option(
     "--task",
     default="",
     metavar="NAME",
-    show_default="that of its own class",
-    help="Of hf: what it is opened for, by optimum's name, such as feature-extraction.",
+    show_default="the task of the model's class",
+    help="For hf: the task of the model, by optimum's name, such as feature-extraction.",
 )
 max_drop_option = click.option(
     "--max-drop",
     type=Number(min=0, max=1),
-    show_default="the recipe's, 0.01",
+    show_default=f"the recipe's, {MAX_DROP:g}",
     help="How much of the metric may be lost.",
 )
 prune_option = click.option(

@@ -19,7 +19,7 @@ from edgeopt.system.declared.options import FileUse
 from edgeopt.system.text import printable
 from edgeopt.verbs.android import VERBS as PHONE_VERBS
 from edgeopt.verbs.android import is_phone, require_verb
-from edgeopt.verbs.remote import RESULT_FLAG
+from edgeopt.verbs.remote import OF_THIS_TERMINAL, RESULT_FLAG
 
 if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
@@ -34,8 +34,6 @@ RESULT = "result_file"
 _FLAG, _THERE = "--on", "--search-there"
 _HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
 _HELP_PHONES = " adb: a phone runs the model alone, by edgeopt-runner; not tried on a real phone yet."
-_OF_THIS_TERMINAL = ("chat", "view", "cluster")
-"""Options of what a person does while the command runs, and of workers that score for this machine."""
 
 
 class DeviceCommand(click.Command):
@@ -122,7 +120,7 @@ def run_on_device(
     from edgeopt.verbs.remote.command import CommandWord, RemoteCommand
     from edgeopt.verbs.remote.perform import Hearer, run_remotely
 
-    for name in _OF_THIS_TERMINAL:
+    for name in OF_THIS_TERMINAL:
         if ctx.params.get(f"option_{name}"):
             raise EdgeoptError(f"--{name} is for the machine that you sit at", remedy=f"leave {_FLAG} out, or --{name}")
     if ctx.params.get("source") == "-":

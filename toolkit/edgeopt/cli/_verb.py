@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._output import show
 from edgeopt.cli._remote import (
     ON,
@@ -25,7 +24,7 @@ from edgeopt.cli._remote import (
 from edgeopt.cli._values import default_text, type_of
 from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
 from edgeopt.verbs._perform import Performed, refuse
-from edgeopt.verbs.remote import RETURNING, SEARCHING, VERBS
+from edgeopt.verbs.remote import SEARCHING, VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
 if TYPE_CHECKING:
@@ -49,9 +48,8 @@ class FlagUse:
 
     @property
     def shown_default(self) -> str:
-        """The default as help shows it; empty: there is none."""
-        described = self.option.shown_default
-        return f"({described})" if described else default_text(self.option, self.default)
+        """The default in words, or the value itself; empty: there is none."""
+        return self.option.shown_default or default_text(self.option, self.default)
 
 
 class _Raw(click.ParamType[Any]):
@@ -114,12 +112,41 @@ class VerbOption(click.Option):
     def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
         """Return default and range as help shows them: in brackets what is described, else the value itself."""
         extra = super().get_help_extra(ctx)
-        if shown := "; ".join(dict.fromkeys(filter(None, (use.shown_default for use in self.uses)))):
-            extra["default"] = shown
+        parts = dict.fromkeys(part for use in self.uses for part in use.shown_default.split("; ") if part)
+        if shown := "; ".join(parts):
+            is_described = any(use.option.shown_default for use in self.uses)
+            extra["default"] = f"({shown})" if is_described else shown
         reader = type_of(self.uses[0].option)
         if isinstance(reader, click.IntRange | click.FloatRange):
             extra["range"] = reader._describe_range()
         return extra
+
+
+class GroupedCommand(click.Command):
+    """A command with many options; its help lists them group by group."""
+
+    def __init__(self, *args: Any, groups: Mapping[str, tuple[str, ...]], **extra: Any) -> None:
+        """Take the headings of the help.
+
+        Args:
+            *args: As click's own.
+            groups: By heading, in their order, the options below it by their names in Python, in theirs.
+            **extra: As click's own.
+        """
+        super().__init__(*args, **extra)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings; one that no group names comes last."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        placed = {name for names in self.groups.values() for name in names}
+        rest = tuple(dict.fromkeys(each.name or "" for each in options if each.name not in placed))
+        for heading, names in (*self.groups.items(), ("Help", rest)):
+            members = [each for name in names for each in options if each.name == name]
+            records = [record for each in members if (record := each.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class VerbCommand(DeviceCommand, GroupedCommand):
@@ -135,11 +162,9 @@ class VerbCommand(DeviceCommand, GroupedCommand):
             **extra: As click's own.
         """
         options = options_of_verb(verb)
-        if verb in RETURNING:
-            extra["params"] = [*extra["params"], result_option()]
         groups: dict[str, list[str]] = {heading: [] for heading in headings}
         if verb in VERBS:
-            extra["params"] = [*extra["params"], device_option(verb)]
+            extra["params"] = [*extra["params"], result_option(), device_option(verb)]
             groups[_heading_of_devices(headings)] = [ON]
         if verb in SEARCHING:
             extra["params"] = [*extra["params"], search_option()]
@@ -244,6 +269,7 @@ def read_values(ctx: click.Context, *sources: str) -> dict[str, Any]:
         if len(sources) > 1
         else kind_of(source, ctx.info_name or "", str(ctx.params.get("option_task") or ""))
     )
+    kind.require_verb(ctx.info_name or "")
     values: dict[str, Any] = {}
     for each in _given(ctx):
         use = next((use for use in each.uses if use.kind is kind), None)
@@ -264,6 +290,8 @@ def read_values_of_each(ctx: click.Context, sources: Sequence[str]) -> list[dict
         click.BadParameter: If a text cannot be read.
     """
     chosen = [kind_of(source, ctx.info_name or "") for source in sources]
+    for kind in chosen:
+        kind.require_verb(ctx.info_name or "")
     values: list[dict[str, Any]] = [{} for _ in sources]
     for each in _given(ctx):
         uses = {use.kind.name: use for use in each.uses}
@@ -299,7 +327,7 @@ def _value(option: Option, raw: Any, param: click.Parameter, ctx: click.Context)
     return tuple(name for names in values for name in names) if option.syntax is Syntax.NAMES else values
 
 
-def finish(ctx: click.Context, done: Performed, form: str) -> None:
+def finish(ctx: click.Context, done: Performed[Any], form: str) -> None:
     """Show a result, and end with its exit code; where a program began the command, write the result for it."""
     if file := ctx.params.get(RESULT):
         from edgeopt.verbs.remote.results import store_result

@@ -16,9 +16,9 @@ from edgeopt.cli._verb import PRINTED, finish, named_source, read_values, verb_c
     "bench",
     "Model and device",
     "How long",
-    "The budget, a gate",
+    "The budget",
     "How frames arrive",
-    "Measured besides",
+    "Also measured",
     "Energy and cost",
     "Language models",
     "Servers",
@@ -33,8 +33,8 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     """Measure MODEL stage by stage, and say what to do about it.
 
     MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
-    With --endpoint a server is measured from its client's side: network, queue, first token, next tokens; of frames
-    each stage from the sample to the answer.
+    With --endpoint a server is measured as its client sees it: network, queue, first token and next tokens of a
+    language model, or each stage from the sample to the answer of a model of frames.
     """
     del options
     from edgeopt.verbs._once import benched

@@ -18,18 +18,17 @@ from edgeopt.cli._output import show
     "-t",
     default="",
     metavar="NAME",
-    help="With --out: take the bundle for this target alone out of one for several.",
+    help="With --out: write only this target's part of a bundle for several targets.",
 )
 @format_option
 def bundle(*, bundles: tuple[Path, ...], out: Path | None, target: str, form: str) -> None:
     """Show the targets of BUNDLE, make one of several BUNDLES, or take one target out.
 
-    A bundle for several targets holds what edgeopt optimize made of one model for each of them, equal files once. On
-    each device the runtime, run, serve, bench, compare and check pick the target that was measured on such a processor,
-    else the best that can run there, and say which and why. edgeopt fleet writes one for each workload.
+    A bundle for several targets holds what edgeopt optimize made of one model for each target; equal files are stored
+    once. On each device the runtime, run, serve, bench, compare and check pick the target that was measured on such a
+    processor, else the best that can run there, and say which and why. edgeopt fleet writes one for each workload.
     """
-    from edgeopt.verbs.bundle.combine import bundle_verb
-    from edgeopt.verbs.bundle.summary import summarize
+    from edgeopt.verbs.bundle.combine import bundle_verb, summarize
 
     show(summarize(*bundle_verb(bundles, out, target)), form)
 

@@ -23,7 +23,6 @@ from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
 @exit_codes(
     passed="every check passed, or the baseline was written",
     missed="a check failed, proven",
-    noisy="the machine was too noisy to judge times",
 )
 def check(
     ctx: click.Context,
@@ -40,8 +39,9 @@ def check(
 
     The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
     accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
-    [check] in the recipe. Of a language model: times of answers, perplexity on the text of --eval, size, and the
-    memory of its cache. Of a pipeline: times of every stage, its last answers, size.
+    [check] in the recipe. A language model is checked for the times of its answers, its perplexity on the text of
+    --eval, its size, and the memory of its cache; a pipeline for the times of every stage, its last answers and its
+    size.
     """
     del options
     from edgeopt.report.formats import render

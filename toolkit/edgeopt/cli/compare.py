@@ -19,15 +19,18 @@ from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
 def compare(ctx: click.Context, /, *, subjects: tuple[str, ...], form: str, **options: Any) -> None:
     """Compare the speed of B, C and more with that of A.
 
-    They are ONNX files, names of shipped models and bundles, which run in turns; or results of `edgeopt bench -o`.
-    Says FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE of the whole frame and of each stage. Exit code 0, or 1 on an
-    error: the gate is `edgeopt check`. Of language models: whole answers, first and next tokens, and the perplexity on
-    the text of --eval. Of encoders with decoders too: --eval is a folder of .wav files, or a file with a text in each
-    line. Of pipelines: whole frames, every stage, and the last answers.
+    Each is an ONNX file, the name of a shipped model or a bundle, and all run in turns; or each is a result of
+    `edgeopt bench -o`, of any kind. The whole frame and each stage is called FASTER, SLOWER, EQUIVALENT or
+    INCONCLUSIVE. Language models, and encoders with decoders, are compared by whole answers, first and next tokens, and
+    by the perplexity on --eval; pipelines by whole frames, every stage, and the last answers.
+
+    The exit code is 0, or 1 on an error, whatever is faster: the gate for continuous integration is `edgeopt check`.
     """
     del options
     from edgeopt.verbs._once import compared
+    from edgeopt.verbs._results import are_results
 
+    are_results(subjects)  # results beside models are refused before their kinds are
     values = read_values(ctx, *subjects) if subjects else {}
     with Progress(quiet=form != TERMINAL) as progress:
         done = compared(subjects, None, values, progress.progress)

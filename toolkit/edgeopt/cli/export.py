@@ -23,9 +23,14 @@ from edgeopt.cli._values import FreeAxes
     type=FreeAxes(),
     multiple=True,
     metavar="NAME=AXIS,AXIS",
-    help="Axes of an input that stay free, such as images=0; repeatable.",
+    help="Axes of an input whose size stays free, such as images=0; repeatable.",
 )
 @task_option
+@click.option(
+    "--word-times",
+    is_flag=True,
+    help="Let the decoder of a model that hears tell where it looks: words of a transcription get their times.",
+)
 @target_option
 @format_option
 def export(
@@ -35,10 +40,11 @@ def export(
     inputs: tuple[tuple[str, tuple[int, ...], str], ...],
     dynamic: tuple[tuple[str, tuple[int, ...]], ...],
     task: str,
+    word_times: bool,
     target: str,
     form: str,
 ) -> None:
-    """Write an ONNX file of a network, and prove that it answers alike.
+    """Write an ONNX file of a network, and prove that it gives the same answers.
 
     SOURCE is hf:FOLDER or hf:ID (Hugging Face), torch:package.module:factory (a module, or a function that returns
     one), FILE.pt2 (torch.export), a TorchScript file, or FILE.gguf (llama.cpp). A recipe is written beside it where
@@ -49,6 +55,7 @@ def export(
     from edgeopt.export.summary import summarize
 
     values: dict[str, Any] = {"out": out, "dynamic": dict(dynamic), "task": task, "target": target}
+    values["word_times"] = word_times
     show(summarize(run(source, inputs=[NetworkInput(*input_) for input_ in inputs], **values)), form)
 
 

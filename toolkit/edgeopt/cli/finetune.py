@@ -18,21 +18,26 @@ from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName, Number, TargetName, WholeNumber
 from edgeopt.errors import EXIT_MISSED
+from edgeopt.optimization.one_step.limits import MINUTES
 
 
 @click.command()
 @click.argument("model", type=ModelName())
 @click.option(
-    "--teacher", required=True, type=ModelName(), metavar="DENSE", help="The model that MODEL was made of, unchanged."
+    "--teacher", required=True, type=ModelName(), metavar="DENSE", help="The model from which MODEL was made."
 )
 @click.option(
     "--data",
     required=True,
     metavar="PICTURES",
-    help="Unlabelled pictures to learn from: a folder, a video or an .npz. Some of them only judge.",
+    help="Unlabelled pictures to learn from: a folder, a video or an .npz. A part is held out to judge.",
 )
 @click.option(
-    "--minutes", type=Number(min=0, min_open=True), default=10, show_default=True, help="How long to train, at most."
+    "--minutes",
+    type=Number(min=0, min_open=True),
+    default=f"{MINUTES:g}",
+    show_default=True,
+    help="How long to train, at most.",
 )
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.finetuned.onnx", help="The file to write."
@@ -40,20 +45,20 @@ from edgeopt.errors import EXIT_MISSED
 @eval_option("Labels that score the models at the end, and decide nothing")
 @recipe_option
 @threads_option()
-@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Of all that is drawn.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--steps",
     type=WholeNumber(min=1),
     show_default="as many as fit",
-    help="Train so many steps in place of a time: the same bytes each time on one machine.",
+    help="Train this many steps in place of --minutes; on one machine the same bytes each time.",
 )
 @click.option(
     "--quantize",
     type=TargetName(),
     metavar="TARGET",
-    help="Put MODEL on the integers of a device first (a name of edgeopt targets, or a TOML file), and train it there.",
+    help="Quantize MODEL for this target first (a name of edgeopt targets, or a TOML file), and train it in that form.",
 )
-@click.option("--resume", is_flag=True, help="Go on where an interrupted training stood, with the same options.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted training, with the same options.")
 @format_option
 @click.pass_context
 @exit_codes(
@@ -78,12 +83,13 @@ def finetune(
     quantize: str | None,
     form: str,
 ) -> None:
-    """Train MODEL, pruned or changed, to answer unlabelled pictures as the dense model does.
+    """Train MODEL, which was pruned or changed, to answer unlabelled pictures as the original does.
 
-    Needs torch: pip install 'edgeopt[train]'. The best weights on held-out pictures are kept, under the same names.
+    Needs torch: pip install 'edgeopt[train]'. The weights that are best on held-out pictures are written under the same
+    names.
     """
     from edgeopt.optimization.one_step.finetune import finetune as run
-    from edgeopt.optimization.one_step.finetune_summary import summarize
+    from edgeopt.optimization.one_step.finetune import summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
         result = run(

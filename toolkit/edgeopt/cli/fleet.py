@@ -17,9 +17,7 @@ from edgeopt.cli._values import FilePath
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="out/NAME of the file", help="Folder to write."
 )
-@click.option(
-    "--resume", is_flag=True, help="Keep the finished cells of an earlier run, where all that enters is the same."
-)
+@click.option("--resume", is_flag=True, help="Keep the cells of an earlier run whose inputs did not change.")
 @click.option(
     "--scheduler",
     default="",

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from edgeopt.cli._options import format_option
-from edgeopt.cli._output import show
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, read_values, verb_command
+from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
 
 
 @verb_command("inspect", "Model and device", "What is shown", PRINTED)
@@ -19,9 +18,9 @@ from edgeopt.cli._verb import PRINTED, read_values, verb_command
 def inspect(ctx: click.Context, /, *, model: str, form: str, **options: Any) -> None:
     """Show what MODEL is, and where a device runs its nodes."""
     del options
-    from edgeopt.verbs._perform import perform
+    from edgeopt.verbs.inspect import inspected
 
-    show(perform("inspect", model, None, read_values(ctx, model)).document, form)
+    finish(ctx, inspected(model, None, read_values(ctx, model)), form)
 
 
 COMMAND = inspect

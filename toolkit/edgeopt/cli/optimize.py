@@ -35,7 +35,7 @@ class _WithSteps(VerbCommand):
         steps = all_steps().items()
         with formatter.section("Steps"):
             when = {
-                name: "" if other.is_default else " [if faster]" if other.is_tried else " [off]"
+                name: "" if other.is_default else " [if faster]" if other.tried_on or other.feeds else " [off]"
                 for name, other in steps
             }
             formatter.write_dl([(name, step.does + when[name]) for name, step in steps])
@@ -51,8 +51,8 @@ def optimize(ctx: click.Context, /, *, model: str, form: str, **options: Any) ->
 
     MODEL is an ONNX file, the name of a shipped model, a source that edgeopt export takes (it is exported first), or
     the .toml file of a pipeline, whose models are chosen together. Writes every candidate, a bundle for the runtime,
-    and a report. Of a language model it writes the form that is proven fastest for prompts and answers of the lengths
-    asked for.
+    and a report. The bundle of a language model holds the form that is proven fastest for prompts and answers of
+    --prompt-tokens and --output-tokens.
     """
     del options
     began_s = monotonic()  # what is imported now takes seconds on a busy machine, and the limit counts them

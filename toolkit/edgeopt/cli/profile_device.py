@@ -26,7 +26,9 @@ from edgeopt.cli._values import ModelName, TargetName
 )
 @click.option("--threads", type=click.IntRange(1), show_default="the fast cores", help="Threads of the engines.")
 @click.option(
-    "--only-models", is_flag=True, help="Measure layers of MODELS alone: quick, and predictions hold for them alone."
+    "--only-models",
+    is_flag=True,
+    help="Measure only layers of MODELS: quick, but predictions then hold for MODELS alone.",
 )
 @shape_option
 @click.option(
@@ -35,7 +37,7 @@ from edgeopt.cli._values import ModelName, TargetName
     "option_out",
     type=click.Path(path_type=Path),
     show_default="out/TARGET.times.json",
-    help="The file to write: a target, wherever the device is.",
+    help="The file to write, which any command takes as a target.",
 )
 @format_option
 @click.pass_context

@@ -34,7 +34,7 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
     default="",
     metavar="PICTURES",
     show_default="the recipe's own",
-    help=f"Unlabelled samples that ranking and repair learn from: {SAMPLE_KINDS}.",
+    help=f"Unlabelled samples for the ranking of channels and the repair of what is left: {SAMPLE_KINDS}.",
 )
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.pruned.onnx", help="The file to write."
@@ -47,7 +47,7 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 @max_drop_option
 @threads_option("the fastest of one, the fast cores and all")
 @click.option("--time-limit", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
-@click.option("--resume", is_flag=True, help="Take up what an interrupted run left.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @format_option
 @click.pass_context
 @exit_codes(
@@ -78,7 +78,7 @@ def prune(
     The step prune alone, after simplify and fuse. The run's folder with all points and the report lies beside the file.
     """
     from edgeopt.optimization.one_step.prune import prune as run
-    from edgeopt.optimization.one_step.prune_summary import summarize
+    from edgeopt.optimization.one_step.prune import summarize
     from edgeopt.optimization.options import Options
 
     options = Options(

@@ -12,7 +12,7 @@ from edgeopt.cli._progress import Progress
 from edgeopt.cli._remote import DeviceCommand, device_option
 from edgeopt.cli._values import Duration, FilePath, FrameBudget, ShareValue
 from edgeopt.errors import EXIT_MISSED, EdgeoptError
-from edgeopt.measurement.common_options import LABEL_KINDS
+from edgeopt.measurement.common_options import LABEL_KINDS, MAX_MISS_RATIO
 from edgeopt.system.declared.options import FileUse
 
 
@@ -25,37 +25,47 @@ class _Read(click.Option):
 @click.command(cls=DeviceCommand, params=[device_option()])
 @click.argument("bundle", required=False, type=FilePath())
 @click.option(
-    "--to", "place", required=True, metavar="FOLDER", help="Place on the device, a whole path such as /opt/door."
+    "--to",
+    "place",
+    required=True,
+    metavar="FOLDER",
+    help="Folder on the device, as an absolute path such as /opt/door.",
 )
 @click.option(
     "--frames",
     cls=_Read,
     metavar="SOURCE",
-    show_default="inputs that the running one stores",
-    help="Frames that both bundles answer: a folder, a video, a camera's number or an address there.",
+    show_default="inputs that the running bundle stores",
+    help="Frames that both bundles answer: a folder, a video, a camera's number or an address, as the device sees it.",
 )
 @click.option("--eval", "labels", cls=_Read, type=FilePath(), help=f"Labels that judge both: {LABEL_KINDS}.")
 @click.option(
     "--budget",
     type=FrameBudget(),
-    show_default="1.25 times that of the running one",
-    help="Time that a frame may take there, such as 33ms.",
+    show_default="1.25 times that of the running bundle",
+    help="Time that a frame may take on the device, such as 33ms.",
 )
 @click.option(
-    "--max-miss", type=ShareValue(), default=0.01, show_default="1%", help="Share of the frames that may be late."
+    "--max-miss",
+    type=ShareValue(),
+    default=MAX_MISS_RATIO,
+    show_default=f"{MAX_MISS_RATIO:.0%}",
+    help="Share of the frames that may miss the budget.",
 )
 @click.option(
     "--least-agreement",
     type=ShareValue(),
     show_default="the recipe's",
-    help="Agreement with the running bundle's answers.",
+    help="Least agreement with the running bundle's answers.",
 )
 @click.option(
     "--max-drop", type=ShareValue(), show_default="the recipe's", help="Accuracy that may be lost on the labels."
 )
 @click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long both are measured.")
-@click.option("--trust", cls=_Read, type=FilePath(), help="Public key that signs every release from now on.")
-@click.option("--back", is_flag=True, help="Let the version run that ran before.")
+@click.option(
+    "--trust", cls=_Read, type=FilePath(), help="Public key with which every release must be signed from now on."
+)
+@click.option("--back", is_flag=True, help="Go back to the version that ran before.")
 @format_option
 @click.pass_context
 @exit_codes("the bundle runs there", "it was refused, and the one before runs on", last=EXIT_MISSED)

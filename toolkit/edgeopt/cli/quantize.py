@@ -22,6 +22,8 @@ from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName, WholeNumber
 from edgeopt.errors import EXIT_MISSED
 from edgeopt.measurement.common_options import SAMPLE_KINDS
+from edgeopt.optimization.one_step.limits import SEARCH_S
+from edgeopt.system.text import typed_duration
 
 
 @click.command()
@@ -39,14 +41,20 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 @recipe_option
 @shape_option
 @threads_option()
-@click.option("--time-limit", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
+@click.option(
+    "--time-limit",
+    type=Duration("s"),
+    default=typed_duration(1000 * SEARCH_S),
+    show_default=True,
+    help="Stop searching after this.",
+)
 @max_drop_option
 @click.option(
     "--seed",
     type=WholeNumber(min=0),
     default=0,
     show_default=True,
-    help="Decides which positions of its tensors calibration keeps, on which the forms rest.",
+    help="Decides which values of each tensor calibration keeps for the search of INT8 forms.",
 )
 @click.option(
     "--replay",
@@ -84,7 +92,7 @@ def quantize(
     The step quantize alone. The best form so far is written at once: the search may be interrupted.
     """
     from edgeopt.optimization.one_step.quantize import quantize as run
-    from edgeopt.optimization.one_step.quantize_summary import summarize
+    from edgeopt.optimization.one_step.quantize import summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
         result = run(

@@ -19,14 +19,14 @@ from edgeopt.cli._values import ModelName, RecipeName
     "-o",
     type=click.Path(path_type=Path),
     show_default="recipe.toml beside the model",
-    help="The file to write; one that exists is never written over.",
+    help="The file to write; a file that exists is never overwritten.",
 )
 @click.option(
     "--picture",
     default="",
     metavar="PICTURE",
     show_default="the recipe's own, or none",
-    help="A picture, or a sound (.wav): show what the model answers to it when it is fed so.",
+    help="A picture or a sound (.wav): show what the model answers to it with this recipe.",
 )
 @click.option(
     "--recipe",
@@ -34,9 +34,9 @@ from edgeopt.cli._values import ModelName, RecipeName
     type=RecipeName(),
     metavar="NAME|FILE",
     show_default="read from the model",
-    help="Begin with this one: a name of edgeopt models, or a TOML file.",
+    help="Recipe to begin with: a name of edgeopt models, or a TOML file.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing: take what is likely, and mark it in the file.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the likely values, and mark them in the file.")
 @format_option
 def recipe(*, model: str, out: Path | None, picture: str, recipe: str | None, yes: bool, form: str) -> None:
     """Write a commented recipe for MODEL: how it is fed and read.
@@ -44,8 +44,7 @@ def recipe(*, model: str, out: Path | None, picture: str, recipe: str | None, ye
     What the model tells is read from it. What it does not tell is asked on a terminal; elsewhere what is likely is
     taken, and marked with "not known".
     """
-    from edgeopt.inspection.draft import draft
-    from edgeopt.inspection.draft_summary import summarize
+    from edgeopt.verbs.recipe import draft, summarize
 
     ask = asker(quiet=yes or form != TERMINAL)
     show(summarize(draft(model, out, recipe=recipe, picture=picture, ask=ask)), form)

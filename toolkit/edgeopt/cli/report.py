@@ -37,9 +37,9 @@ def report(
     FOLDER is what `edgeopt optimize` or `edgeopt bench -o` wrote. Of one optimize the exit codes are the same, and
     --merge joins it with results of a device.
     """
-    from edgeopt.optimization.report.stored_report import read_stored_report
     from edgeopt.report.formats import write_page
     from edgeopt.system.disk.files import require_writable
+    from edgeopt.verbs.report import read_stored_report
 
     if results and len(folders) > 1:
         raise click.UsageError("--merge joins results with one FOLDER")

@@ -16,16 +16,21 @@ from edgeopt.cli._live_line import live_line
 from edgeopt.cli._options import TERMINAL, exit_codes
 from edgeopt.cli._output import show, show_line
 from edgeopt.cli._progress import Progress
+from edgeopt.cli._remote import RESULT
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._verb import read_values, verb_command
 from edgeopt.errors import EXIT_INCONCLUSIVE
+from edgeopt.running.answers import RunListener
+from edgeopt.system.processes.interrupts import Terminated
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edgeopt.errors import Note
-    from edgeopt.running.live_subject import LiveSubject
+    from edgeopt.running.answers import LineAnswer
     from edgeopt.runtime.decoding.generation import Account, Piece
     from edgeopt.runtime.decoding.speech.segments import SpeechSegment
-    from edgeopt.runtime.stream import Event, StreamResult, StreamStats
+    from edgeopt.runtime.stream import Event, StreamStats
 
 _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
@@ -47,36 +52,51 @@ _EVERY_S = 0.25
 @click.argument("source", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each answer.")
 @click.pass_context
-@exit_codes(last=EXIT_INCONCLUSIVE)
+@exit_codes(last=EXIT_INCONCLUSIVE, interrupted="interrupted, and not all was answered")
 def run(ctx: click.Context, /, *, bundle: str, source: str | None, as_json: bool, **options: Any) -> None:
     """Run BUNDLE on SOURCE, and print how it keeps up.
 
-    SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
-    BUNDLE is that of a model or a pipeline; or MODEL.onnx as it is, where its recipe is known. Pictures are answered
-    in one line each. Ctrl-C ends with the summary.
-    With --prompt BUNDLE is that of a language model (or a shipped one, or a folder that edgeopt export wrote), and its
-    answer is printed as it comes; with --chat it talks. A folder of optimum-cli with an encoder and a decoder answers
-    a .wav file as SOURCE (-: a WAV on the standard input, transcribed as it comes), or --prompt.
+    BUNDLE is the bundle of a model or a pipeline, or an ONNX file whose recipe is known. SOURCE is a picture, a folder
+    of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS). Each picture is answered in one
+    line. Ctrl-C or SIGTERM ends the run with the summary; that a camera or a video is ended so is no error.
+
+    A language model (its bundle, a shipped model, or a folder that edgeopt export wrote) answers --prompt, printed as
+    it comes, or talks with --chat. An encoder with a decoder (also a folder of optimum-cli) answers a .wav file as
+    SOURCE (-: a WAV on the standard input, transcribed as it comes), or --prompt.
     """
     del options
     from edgeopt.verbs.run import answer
 
     values = read_values(ctx, bundle)
+    if (file := ctx.params.get(RESULT)) is not None:
+        ctx.exit(_run_for_program(bundle, source, values, file))
     with Printed(as_json=as_json) as printed:
-        done = answer(bundle, source, values, printed)
+        done = answer(bundle, source, None, values, printed)
     summary = done.summary
     if isinstance(summary, str):
         for line in summary.splitlines():
             show_line(line, err=True)
     else:
         show(summary, TERMINAL, err=as_json)
-    if (failure := getattr(done.result, "failure", None)) is not None:
+    if (failure := done.result.failure) is not None:
         raise failure
     ctx.exit(done.exit_code)
 
 
-class Printed:
+def _run_for_program(bundle: str, source: str | None, values: dict[str, Any], file: Path) -> int:
+    """Run without printing answers, and write the result for the program that began the command elsewhere."""
+    from edgeopt.verbs.remote.results import store_result
+    from edgeopt.verbs.run import run as run_in_python
+
+    result = run_in_python(bundle, source, say=lambda line: show_line(line, err=True), **values)
+    store_result(result.told(), file)
+    return result.exit_code
+
+
+class Printed(RunListener):
     """Answers on the standard output, all else on the standard error."""
+
+    talks_on = True
 
     def __init__(self, *, as_json: bool) -> None:
         """Print nothing yet."""
@@ -97,7 +117,7 @@ class Printed:
             self._answer.__exit__(kind, error, trace)
             if kind is None and not self._as_json and not self._is_by_segment:
                 click.echo()
-        self.end()
+        self._end()
 
     def progress(self, what: str, done: int, of: int) -> None:
         """Show how far work before an answer is."""
@@ -106,7 +126,7 @@ class Printed:
     def write(self, piece: Piece, account: Account) -> None:
         """Print the next piece of an answer that is written."""
         if self._as_json:
-            click.echo(json.dumps({"token": piece.token, "text": piece.text, "at_ms": piece.at_ns / 1e6}))
+            click.echo(json.dumps(piece.as_json()))
             return
         if self._answer is None:
             self._progress.__exit__(None, None, None)
@@ -126,6 +146,8 @@ class Printed:
         text = " ".join(segment.text.split())
         line = f"[{clock(segment.start_s)} --> {clock(segment.end_s)}] " if is_timed else ""
         self._answer.write(f"{line}{text}\n", account)
+        for word in segment.words:
+            self._answer.write(f"  [{clock(word.start_s)} --> {clock(word.end_s)}] {word.text.strip()}\n", account)
         self._is_by_segment = True
 
     def ask(self) -> str | None:
@@ -135,7 +157,9 @@ class Printed:
             click.echo("> ", nl=False, err=True)
         try:
             line = sys.stdin.readline()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            if isinstance(error, Terminated):
+                raise
             line = ""
         return line.encode("utf-8", "replace").decode("utf-8").strip() or None
 
@@ -147,22 +171,21 @@ class Printed:
         if not self._as_json:
             click.echo()
 
-    def begin(self, subject: LiveSubject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+    def begin(self, notes: tuple[Note, ...], view: str, *, by_line: bool, is_endless: bool) -> None:
         """Show what is to know before the first frame."""
-        self._subject, self._by_line = subject, by_line and not self._as_json
+        del is_endless
+        self._by_line = by_line and not self._as_json
         for note in notes:
             show_line(f"{note.kind}: {note}", err=True)
         if view:
             show_line(f"view: {view}", err=True)
 
-    def hear(self, result: StreamResult, problem: str) -> None:
+    def hear(self, answer: LineAnswer) -> None:
         """Print the answer for a frame."""
         if self._as_json:
-            values = {"problem": problem} if problem else self._subject.as_json(result.answer)
-            click.echo(json.dumps({**_figures(result), **values}, allow_nan=False))
+            click.echo(json.dumps(answer.as_json(), allow_nan=False))
         elif self._by_line:
-            text = f"no answer: {problem}" if problem else self._subject.as_text(result.answer)
-            show_line(f"{result.name}: {text}")
+            show_line(answer.as_text())
             self._lines += 1
 
     def tick(self, figures: Callable[[], StreamStats], total: int | None) -> None:
@@ -176,23 +199,12 @@ class Printed:
         self._status.clear()
         show_line(str(event), err=True)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Leave a line free behind answers."""
         self._status.clear()
         if self._lines:
             click.echo()
             self._lines = 0
-
-
-def _figures(result: StreamResult) -> dict[str, Any]:
-    return {
-        "frame": result.name,
-        "index": result.index,
-        "age_ms": result.age_ns / 1e6,
-        "latency_ms": result.latency_ns / 1e6,
-        "missed": result.missed,
-        "artefact": result.artefact,
-    }
 
 
 COMMAND = run

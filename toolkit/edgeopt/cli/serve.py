@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from edgeopt.cli._options import exit_codes
 from edgeopt.cli._output import show_line
 from edgeopt.cli._values import ModelName
 from edgeopt.cli._verb import read_values_of_each, verb_command
+from edgeopt.errors import EXIT_ERROR
 
 INTERRUPTED = "the server had not begun"
 
@@ -16,15 +18,26 @@ INTERRUPTED = "the server had not begun"
 @verb_command("serve", "Address and name", "Limits", "Who may ask", "Language models", "Guessing ahead")
 @click.argument("bundles", nargs=-1, required=True, type=ModelName(), metavar="BUNDLE...")
 @click.pass_context
+@exit_codes(
+    "ended by Ctrl-C or SIGTERM; answers on their way had 30 s to finish",
+    last=EXIT_ERROR,
+    interrupted="interrupted before it listened",
+)
 def serve(ctx: click.Context, /, *, bundles: tuple[str, ...], **options: Any) -> None:
-    """Answer requests over HTTP with BUNDLE, until Ctrl-C or SIGTERM; answers on their way are finished.
+    """Answer requests over HTTP with BUNDLE, until Ctrl-C or SIGTERM; then finish the answers on their way.
 
-    BUNDLE is a language model (a shipped one, its ONNX file or folder), asked as OpenAI's clients ask:
-    /v1/completions, /v1/chat/completions; an encoder with a decoder: POST a WAV to /v1/audio/transcriptions or
-    /v1/audio/translations, or a text to /v1/completions; or the bundle of a model of pictures: POST one to
-    /v1/frames; of one that embeds texts: /v1/embeddings, /v1/rerank; of a cross-encoder: /v1/rerank. Of several
-    models the request's field "model" picks one, which is opened when it is first asked for.
-    /v1/models, /healthz and /metrics are always there. It needs: pip install 'edgeopt[serve]'.
+    BUNDLE is also the name of a shipped model, or the ONNX file or folder of a language model. It is asked at:
+
+    \b
+    /v1/completions, /v1/chat/completions       a language model (OpenAI's API)
+    /v1/audio/transcriptions, .../translations  an encoder with a decoder: a WAV
+    /v1/frames                                  a model of pictures: a picture
+    /v1/embeddings, /v1/rerank                  a model that embeds texts
+    /v1/rerank                                  a cross-encoder
+    /v1/models, /healthz, /metrics              always there
+
+    An encoder with a decoder that translates texts answers at /v1/completions. With several BUNDLES the request's
+    field "model" picks one, which is opened when it is first asked for. Needs: pip install 'edgeopt[serve]'.
     """
     del options
     from edgeopt.verbs.serve import served

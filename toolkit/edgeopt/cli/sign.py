@@ -1,4 +1,4 @@
-"""Sign a bundle, so that devices let it in."""
+"""Sign a bundle, so that devices accept it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from edgeopt.cli._output import show
 
 @click.command()
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
-@click.option("--key", type=click.Path(path_type=Path), help="Private key of Ed25519, PEM.")
+@click.option("--key", type=click.Path(path_type=Path), help="Private key (Ed25519, PEM).")
 @click.option(
     "--release",
     type=click.IntRange(min=0),
-    help="Number of the release; devices refuse one that is not higher than those before.",
+    help="Number of the release; devices refuse a number that is not higher than those before.",
     show_default="seconds since 1970",
 )
 @click.option(
@@ -24,9 +24,9 @@ from edgeopt.cli._output import show
 )
 @format_option
 def sign(*, bundle: Path | None, key: Path | None, release: int | None, new_key: Path | None, form: str) -> None:
-    """Sign BUNDLE, so that devices that trust the key let it run; or make a pair of keys.
+    """Sign BUNDLE, so that devices that trust the key accept it; or make a pair of keys.
 
-    The signature lies beside the bundle, in bundle.signature.json; edgeopt push takes it along.
+    The signature lies beside the bundle, in bundle.signature.json; edgeopt push sends it with the bundle.
     """
     from edgeopt.errors import EdgeoptError
     from edgeopt.runtime.rollout.signature import make_keys, sign_bundle

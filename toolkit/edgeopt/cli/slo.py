@@ -17,18 +17,30 @@ from edgeopt.cli._values import Duration, FilePath, Milliseconds, Number
 @click.option(
     "--within",
     type=Milliseconds(),
-    help="Response that is promised, such as 50ms.",
+    help="Promised time of a response, such as 50ms.",
     show_default="the budget of RESULT",
 )
 @click.option(
-    "--percentile", type=Number(min=50, max=99.9), default=99, show_default=True, help="Share of the responses, in %."
+    "--percentile",
+    type=Number(min=50, max=99.9),
+    default=99,
+    show_default=True,
+    help="Share of the responses that must keep it, in %.",
 )
 @click.option(
     "--rate", type=Number(min=0, min_open=True), help="Requests a second.", show_default="the peak of --rates"
 )
-@click.option("--rates", type=FilePath(), help="A day: requests a second in each interval, a number a line.")
-@click.option("--interval", type=Duration("s"), default="5m", show_default=True, help="Length of an interval.")
-@click.option("--lag", type=Duration("s"), default="30s", show_default=True, help="Time until a scaler sees a rate.")
+@click.option(
+    "--rates",
+    type=FilePath(),
+    help="File with the rates of a day: requests a second in each interval, a number on each line.",
+)
+@click.option(
+    "--interval", type=Duration("s"), default="5m", show_default=True, help="Length of an interval of --rates."
+)
+@click.option(
+    "--lag", type=Duration("s"), default="30s", show_default=True, help="Time until the scaler sees a new rate."
+)
 @click.option("--cold", type=Duration("s"), default="10s", show_default=True, help="Time until a new replica answers.")
 @format_option
 def slo(
@@ -48,8 +60,7 @@ def slo(
     Requests are simulated: how many replicas each way of load balancing needs, at which rate they miss the objective,
     and what replicas that follow a day's rate miss because they come late.
     """
-    from edgeopt.measurement.slo.run import plan_from
-    from edgeopt.measurement.slo.summary import summarize
+    from edgeopt.measurement.slo.run import plan_from, summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
         plan, day, name, trust = plan_from(

@@ -22,7 +22,7 @@ from edgeopt.cli._values import TargetName
 @click.option(
     "--python", default="3.11", show_default=True, metavar="VERSION", help="Version of the Python on the device."
 )
-@click.option("--target", "-t", type=TargetName(), default="", help="Target whose engines the device gets too.")
+@click.option("--target", "-t", type=TargetName(), default="", help="Also collect the engines of this target.")
 @click.option(
     "--out",
     "-o",
@@ -40,8 +40,7 @@ def wheelhouse(*, processor: str, python: str, target: str, out: Path, form: str
     """
     from edgeopt.system.disk.wheel import make_wheel
     from edgeopt.verbs.remote.perform import extras_for
-    from edgeopt.verbs.remote.wheelhouse import collect_wheels, read_platform
-    from edgeopt.verbs.remote.wheelhouse_summary import summarize
+    from edgeopt.verbs.remote.wheelhouse import collect_wheels, read_platform, summarize
 
     platform, wheel = read_platform(processor, python), make_wheel()
     extras = sorted(extras_for(target, platform.processor) & wheel.extras)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from edgeopt.errors import UnsupportedError
@@ -107,6 +108,11 @@ class Staged(Protocol):
         """The times that opening took, part by part in milliseconds; empty: the engine does not tell."""
         return {}
 
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of a timed run in nanoseconds; a session in another program leaves out the way there and back."""
+        return perf_counter_ns  # a frame reads it six times: `device_clock` alone would add 0.6 us
+
     def run(self, inputs: Tensors) -> Tensors:
         """Run once: inputs by name in, outputs by name out.
 
@@ -171,6 +177,9 @@ class Executor(Protocol):
     """Whether a session can be held to some cores of the processor."""
     one_pool: ClassVar[bool] = False
     """Whether all sessions of a process share one number of threads: no two numbers can be measured in turns."""
+    heavy: ClassVar[bool] = False
+    """Whether its packages take hundreds of megabytes and its conversions up to a minute: beside a target's own engine
+    it is tried last, where time allows, and nothing installs it unasked."""
     foreign_runtime: ClassVar[str] = ""
     """What runs models on the device, where this engine only compiles or writes them; empty: itself."""
     own_check: ClassVar[str] = ""
@@ -196,6 +205,19 @@ class Executor(Protocol):
     def check(self, options: SessionOptions) -> None:
         """Raise an EdgeoptError before any work if the options name what the engine does not know."""
         del options
+
+    def conversion_s(self, source: Source) -> float:
+        """Return about how many seconds it takes here to convert such a model; 0: a moment."""
+        del source
+        return 0.0
+
+    def converted(self, source: Source) -> Source:
+        """Return what other processes open in place of a model whose conversion takes long: it is converted once.
+
+        Raises:
+            UnsupportedError: If the engine cannot hold the model.
+        """
+        return source
 
     def own_file(self, source: Source) -> bytes:
         """Return what a bundle holds of a model for this engine, where it has a suffix of its own.

@@ -5,9 +5,7 @@ The child is started when it is first needed, serves all that follows, and is st
 
 from __future__ import annotations
 
-import atexit
 import re
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,21 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import UnsupportedError
+from edgeopt import executors
+from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions, Source
 from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors
+from edgeopt.system.declared import registry
 from edgeopt.system.processes.messages import Message
-from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
+from edgeopt.system.processes.time_limit import require_time, time_left_s
+from edgeopt.system.processes.worker import Worker, WorkerDeathError, close_at_exit, python_worker
 
 _MODULE = "edgeopt.executors._worker.trial"
 _LONGEST_S = 1800.0
 """A compiling engine on a slow device; an abort is noticed at once."""
+_LATEST_S = 5.0
+"""How long what is begun at the end of a time limit may take beyond it."""
 _ABORTS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 """Signals by which an engine's own fault ends a process. Others come from outside: SIGKILL where memory is short."""
 _WINDOWS_ABORTS = re.compile(r"ended with exit code (3|3221\d{6}|-107\d{7})$")
 """Windows has exit codes for them: 3 of `abort`, 0xC0000005 and its neighbours of the system."""
-_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "browser": "onnxruntime-web"}
+_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "browser": "onnxruntime-web"}
 _PLACE = re.compile(r"\S*[/\\]\S+:\d+:?\s*")
 """A line in somebody's source."""
 
@@ -72,6 +75,7 @@ class EngineChild:
         *,
         keeps: bool = True,
         is_alone: bool = False,
+        pages: str = "",
     ) -> Ran:
         """Open a model in the child.
 
@@ -82,24 +86,25 @@ class EngineChild:
             options: As in this process.
             keeps: Whether the session stays open for a run.
             is_alone: Whether those that are open are closed first.
+            pages: What a decoder over pages is for, which is then opened and run; empty: a session is opened.
 
         Raises:
             EngineAbortError: If the engine aborted.
             ChildLostError: If nothing is known.
         """
         values: dict[str, Any] = {"do": "open", "key": key, "executor": executor, "keeps": keeps}
-        values["is_alone"] = is_alone
+        values |= {"is_alone": is_alone, "pages": pages}
         values["options"] = {**asdict(options), "entries": dict(options.entries)}
-        with tempfile.TemporaryDirectory(prefix="edgeopt-trial-") as folder:
-            if isinstance(source, Path):
-                values["path"] = str(source)
-            else:
-                file = Path(folder) / "model"
-                file.write_bytes(source.graph if isinstance(source, Outside) else source)
-                values["bytes_in"] = str(file)
-            if isinstance(source, Outside):
-                values["outside"] = [str(source.folder), [str(path) for path in source.files]]
-            return self._ask(executor, "opening", Message(values))
+        try:
+            source = registry.load(executors, executor).EXECUTOR.converted(source)
+        except EdgeoptError as error:
+            return Ran(error.problem)
+        if isinstance(source, Path):
+            return self._ask(executor, "opening", Message({**values, "path": str(source)}))
+        if isinstance(source, Outside):
+            values["outside"] = [str(source.folder), [str(path) for path in source.files]]
+        data = source.graph if isinstance(source, Outside) else source
+        return self._ask(executor, "opening", Message(values, {"model": np.frombuffer(data, np.uint8)}))
 
     def run(
         self, key: str, executor: str, inputs: Tensors | None, *, wants_outputs: bool = False, keeps: bool = False
@@ -124,9 +129,9 @@ class EngineChild:
     def close(self) -> None:
         """End the child."""
         with self._turn:
-            if self._worker is not None:
-                self._worker.kill()
-                self._worker = None
+            worker, self._worker = self._worker, None
+            if worker is not None:
+                worker.kill()
 
     def _ask(self, executor: str, doing: str, message: Message) -> Ran:
         title = title_of(executor)
@@ -134,9 +139,12 @@ class EngineChild:
             try:
                 if self._worker is None:
                     self._worker = python_worker(_MODULE, title)
-                answer = self._worker.ask(message, timeout_s=_LONGEST_S)
+                longest_s = min(_LONGEST_S, max(time_left_s(), _LATEST_S))
+                answer = self._worker.ask(message, timeout_s=longest_s)
             except WorkerDeathError as death:
                 self.close()
+                if not death.signal_name:
+                    require_time()  # it was killed since the time is over, which tells nothing of the model
                 raise abort_in(title, doing, death) or ChildLostError() from death
             except OSError as error:
                 self.close()
@@ -207,4 +215,4 @@ def sendable_outputs(outputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 CHILD = EngineChild()
 """The one child of this process."""
-atexit.register(CHILD.close)
+close_at_exit(CHILD.close)

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from edgeopt.executors import SessionOptions, Source
-from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError
 from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors
 from edgeopt.system.machine.memory import free_bytes
+
+if TYPE_CHECKING:  # whoever runs a bundle enters no guard, and needs nothing of children
+    from edgeopt.executors._child import EngineAbortError
 
 FirstRun: TypeAlias = Callable[[Tensors | None], None]
 """Runs a model in the child on the inputs of its first run here; None: on some that the child makes up."""
@@ -39,8 +41,14 @@ class Guard:
         self.entries: Mapping[str, str] = {}
         """Session entries of ONNX Runtime with which the given model is right; a session's own come before them."""
 
-    def try_open(self, executor: str, source: Source, options: SessionOptions) -> FirstRun | None:
+    def try_open(self, executor: str, source: Source, options: SessionOptions, *, pages: str = "") -> FirstRun | None:
         """Open a model in the child, unless it was opened there before.
+
+        Args:
+            executor: The engine's name.
+            source: The model.
+            options: How it is opened.
+            pages: As `EngineChild.open` has it.
 
         Returns:
             What is to be called before the model runs here for the first time; None: it ran in the child before, or
@@ -49,18 +57,20 @@ class Guard:
         Raises:
             EngineAbortError: If the engine aborted.
         """
+        from edgeopt.executors._child import CHILD
+
         size_bytes = _size_bytes(source)
         if not fits_twice(size_bytes):
             return None
         options = replace(options, profile_to="", save_optimized_to="")
-        key = _key(executor, source, options)
+        key = _key(executor, source, options, pages)
         if key in _aborted:
             raise _aborted[key]
         keeps, is_large = (key, "run") not in _passed, size_bytes > LARGE_BYTES
 
         def opened() -> bool:
             with _noting(key):
-                ran = CHILD.open(key, executor, source, options, keeps=keeps, is_alone=is_large)
+                ran = CHILD.open(key, executor, source, options, keeps=keeps, is_alone=is_large, pages=pages)
                 is_refused = bool(ran.refusal)
                 _passed.add((key, "open"))
                 return not is_refused
@@ -88,6 +98,8 @@ def fits_twice(size_bytes: int) -> bool:
 @contextmanager
 def _noting(key: str) -> Iterator[None]:
     """Remember an abort; go on where the child was lost, since that tells nothing of the model."""
+    from edgeopt.executors._child import ChildLostError, EngineAbortError
+
     try:
         yield
     except EngineAbortError as abort:
@@ -105,7 +117,7 @@ def _size_bytes(source: Source) -> int:
     return len(source)
 
 
-def _key(executor: str, source: Source, options: SessionOptions) -> str:
+def _key(executor: str, source: Source, options: SessionOptions, pages: str = "") -> str:
     """Return what the fate of a session depends on: the model, the engine and how it is opened."""
     digest = hashlib.sha256()
     if isinstance(source, bytes):
@@ -115,7 +127,7 @@ def _key(executor: str, source: Source, options: SessionOptions) -> str:
         for file in source.files if isinstance(source, Outside) else (source,):
             status = file.stat()
             digest.update(f"{file.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
-    how = (executor, options.providers, options.threads, sorted(options.entries.items()), options.precision)
+    how = (executor, pages, options.providers, options.threads, sorted(options.entries.items()), options.precision)
     digest.update(repr(how).encode())
     return digest.hexdigest()
 

@@ -10,7 +10,6 @@ from typing import Any
 from edgeopt.errors import Note, NoteKind
 from edgeopt.recipes.drafting.hugging_face import PROCESSORS, companions_in, read_configuration
 from edgeopt.recipes.drafting.optimum_tasks import loader_of
-from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.disk.files import read_file, write_beside
 from edgeopt.system.toml import read_json
@@ -49,7 +48,7 @@ def companions_of(
     configuration = read_configuration(source)
     if configuration is None:
         return {}, ()
-    if Embedded.PREPROCESS in recipe.embedded or Embedded.POSTPROCESS in recipe.embedded or model != "model.onnx":
+    if recipe.embedded or model != "model.onnx":
         holds = "holds a part of the recipe" if recipe.embedded else "is no ONNX file"
         return {}, (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
     own, files = recipe.tokenizer.file, dict[str, bytes]()  # the recipe's own tokenizer is there already

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.cross_decoder import SEEN, CrossCache, CrossDecoder, encoded
+from edgeopt.executors.onnxruntime.cross_decoder import LOOKS, SEEN, CrossCache, CrossDecoder, encoded
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.export.decoder.folder import TEXTS, TOLERANCE
@@ -78,20 +79,21 @@ def is_encoder_with_decoder(folder: Path) -> bool:
         return False
 
 
-def write_encoder_decoder(source: Path, folder: Path, name: str) -> WrittenPair:
+def write_encoder_decoder(source: Path, folder: Path, name: str, *, word_times: bool = False) -> WrittenPair:
     """Write both graphs with configurations and tokenizer beside them.
 
     Args:
         source: A folder of `save_pretrained`, with `tokenizer.json`.
         folder: Created when absent; nothing is written where the graphs answer differently.
         name: Of the model.
+        word_times: Whether the decoder tells where some heads look, by which words get their times.
 
     Raises:
         MissingDependencyError: If torch, onnxscript or transformers is not installed.
         InvalidFileError: If a file of the source is damaged or missing.
-        UnsupportedError: If torch cannot export it, or the graphs answer differently.
+        UnsupportedError: If torch cannot export it, the graphs answer differently, or it hears no words.
     """
-    opened = TracedPair(source)
+    opened = TracedPair(source, word_times=word_times)
     pair = opened.traced()
     drift = _compare(pair, opened, name)
     kept = (*configurations(source), source / _TOKENIZER)
@@ -110,12 +112,17 @@ def write_encoder_decoder(source: Path, folder: Path, name: str) -> WrittenPair:
 class TracedPair:
     """An encoder with its decoder that is open in transformers, in float32."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, word_times: bool = False) -> None:
         """Open a folder of `save_pretrained`; no code beside the weights is run.
+
+        Args:
+            folder: Of the model.
+            word_times: Whether the decoder tells where some heads look, by which words get their times.
 
         Raises:
             MissingDependencyError: If torch, onnxscript or transformers is not installed.
             InvalidFileError: If transformers does not open it, or weights are missing.
+            UnsupportedError: If times of words are asked of a model that hears nothing.
         """
         named = json.loads((folder / "config.json").read_text("utf-8"))["architectures"][0]
         whole = open_whole(folder, named)
@@ -123,6 +130,10 @@ class TracedPair:
         self._torch, self._transformers, self.framework = whole.torch, whole.transformers, whole.framework
         self._module, self.folder = module, folder
         self.hears = module.main_input_name == _FEATURES
+        if word_times and not self.hears:
+            raise UnsupportedError(f"{folder} hears no words", remedy="leave --word-times out")
+        self.heads = self._alignment_heads() if word_times else {}
+        """Heads that look at the sound of the next token, by their layer; none: nobody asked."""
 
     @property
     def vocabulary(self) -> int:
@@ -154,6 +165,30 @@ class TracedPair:
             logits: NDArray[np.float32] = answer.logits[0].numpy()
         return logits
 
+    def looks(self, source: dict[str, NDArray[Any]], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (heads, tokens, rows) where `heads` look behind each token, computed by torch at once."""
+        torch = self._torch
+        with quiet_export(torch), torch.no_grad():
+            crossing = self._encoder()(*(torch.from_numpy(array) for array in source.values()))[1:]
+            own = [value[:, :, :0] for value in crossing]
+            ids = torch.tensor([list(tokens)])
+            looks: NDArray[np.float32] = self._decoder(len(crossing))(ids, *own, *crossing)[-1][0].numpy()
+        return looks
+
+    def _alignment_heads(self) -> dict[int, list[int]]:
+        """Return the heads that `generation_config.json` names; else all of the upper half of layers."""
+        config = self._module.config
+        layers, count = int(config.decoder_layers), int(config.decoder_attention_heads)
+        told = getattr(self._module.generation_config, "alignment_heads", None)
+        pairs = told or [(layer, head) for layer in range(layers // 2, layers) for head in range(count)]
+        heads = dict[int, list[int]]()
+        for layer, head in pairs:
+            if not (0 <= layer < layers and 0 <= head < count):
+                text = f"{self.folder / _GENERATION}: alignment_heads names head {head} of layer {layer}"
+                raise UnsupportedError(f"{text}, which the decoder has not", remedy="copy the folder again")
+            heads.setdefault(int(layer), []).append(int(head))
+        return heads
+
     def traced(self) -> Pair:
         """Return both graphs, with the names of inputs and outputs that optimum gives.
 
@@ -182,7 +217,11 @@ class TracedPair:
         axes = ({1: free}, (*({1: free} for _ in mask), *({2: free} for _ in own), *(along for _ in cross)))
         names = [IDS, *(SEEN for _ in mask), *(f"past_key_values.{name}" for name in (*own, *cross))]
         decoder = self._exported(
-            self._decoder(count), given, axes, names, [LOGITS, *(f"present.{name}" for name in own)]
+            self._decoder(count),
+            given,
+            axes,
+            names,
+            [LOGITS, *(f"present.{name}" for name in own), *([LOOKS] if self.heads else [])],
         )
         return Pair(Model(made, ENCODER), Model(decoder, DECODER))
 
@@ -230,12 +269,29 @@ class TracedPair:
     def _decoder(self, count: int) -> Any:
         """Return a module that takes and gives the cache as single tensors: `count` of each kind."""
         torch, module, hears = self._torch, self._module, self.hears
-        caches = self._transformers.cache_utils
+        caches, heads = self._transformers.cache_utils, self.heads
 
         class DecoderWithCache(torch.nn.Module):  # type: ignore[misc,name-defined]
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = module
+                self.queries = dict[int, Any]()
+                for layer in heads:
+                    matrix = module.model.decoder.layers[layer].encoder_attn.q_proj
+                    matrix.register_forward_hook(partial(self._keep, layer))
+
+            def _keep(self, layer: int, _matrix: Any, _given: Any, queries: Any) -> None:
+                self.queries[layer] = queries
+
+            def _looks(self, keys: Sequence[Any]) -> Any:
+                """Return (1, heads, tokens, rows): how much each named head looks at each row."""
+                shares = list[Any]()
+                for layer, chosen in heads.items():
+                    key = keys[layer][:, chosen]
+                    rows = self.queries[layer].unflatten(-1, (-1, key.shape[-1])).transpose(1, 2)[:, chosen]
+                    scores = rows @ key.transpose(-1, -2) * key.shape[-1] ** -0.5
+                    shares.append(torch.softmax(scores, dim=-1))
+                return torch.cat(shares, dim=1)
 
             def forward(self, input_ids: Any, *given: Any) -> tuple[Any, ...]:
                 seen = {} if hears else {MASK: given[0]}
@@ -256,7 +312,8 @@ class TracedPair:
                     **seen,
                 )
                 layers = answer.past_key_values.self_attention_cache.layers
-                return (answer.logits, *(value for layer in layers for value in (layer.keys, layer.values)))
+                present = [value for layer in layers for value in (layer.keys, layer.values)]
+                return (answer.logits, *present, *([self._looks(past[count::2])] if heads else []))
 
         return DecoderWithCache().eval()
 
@@ -297,6 +354,10 @@ def _compare(pair: Pair, opened: TracedPair, name: str) -> Drift:
             logits = [cross_decoder.run(tokens[:_FIRST]), *(cross_decoder.run([token]) for token in tokens[_FIRST:])]
             expected = opened.logits(source, tokens)
             drifts.append(measure_drift({LOGITS: expected}, {LOGITS: np.concatenate(logits)}))
+            if opened.heads:
+                drifts.append(
+                    measure_drift({LOOKS: opened.looks(source, tokens)}, {LOOKS: cross_decoder.looks(tokens)})
+                )
     finally:
         encoder.close()
         decoder.close()

@@ -118,6 +118,7 @@ def export(
     dynamic: Axes | None = None,
     task: str = "",
     target: str = "cpu",
+    word_times: bool = False,
 ) -> ExportResult:
     """Export a network of PyTorch to an ONNX file, check it, and compare it with the network on several inputs.
 
@@ -129,6 +130,7 @@ def export(
         dynamic: Input to its axes that stay free.
         task: Optimum's name of what a Hugging Face network is opened for; empty: what its own class is for.
         target: Shipped name or path of a TOML file: its opset is written.
+        word_times: Whether the decoder of a model that hears tells where it looks, by which words get their times.
 
     Raises:
         EdgeoptError: If the source cannot be read or exported, or the model answers differently: nothing is written.
@@ -136,12 +138,15 @@ def export(
     named, device = read_source(source, task), find_device(target)
     file = Path(out) if out else Path(named.name) / "model.onnx"
     if is_pair(named):
-        return _export_pair(source, named, file.parent if file.suffix.lower() == ".onnx" else file, inputs, dynamic)
+        _require_no_inputs(inputs, dynamic, "an encoder with a decoder are its sounds or texts, and its cache")
+        folder = file.parent if file.suffix.lower() == ".onnx" else file
+        return _export_pair(source, named, folder, word_times=word_times)
+    if word_times:
+        raise EdgeoptError(f"{source} writes no words that it hears", remedy="leave --word-times out")
     _require_onnx(file)
-    if is_seeing(named):
-        return _export_seeing(source, named, file, inputs, dynamic or {})
     if _is_written_by(named):
-        return _export_decoder(source, named, file, inputs, dynamic or {})
+        _require_no_inputs(inputs, dynamic, "a language model are its tokens and its cache, of any length")
+        return _export_seeing(source, named, file) if is_seeing(named) else _export_decoder(source, named, file)
     network = _OPENERS[named.kind](named, inputs)
     axes = _known_axes(network, dynamic or {})
     opset, notes = choose_opset(device, network.form)
@@ -178,11 +183,8 @@ def _is_known(model: Model, file: Path) -> bool:
     return True
 
 
-def _export_decoder(
-    source: str, named: NetworkSource, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
-) -> ExportResult:
+def _export_decoder(source: str, named: NetworkSource, file: Path) -> ExportResult:
     """Write a language model from its weights, with its cache, tokenizer and recipe."""
-    _require_own_inputs(inputs, dynamic)
     weights = Path(named.where) if named.kind is NetworkKind.GGUF else decoder_folder(named)
     assert weights is not None
     with TemporaryDirectory() as between, kept_in(file.parent / FOLDER if is_large(weights) else None):
@@ -219,11 +221,8 @@ def is_seeing(named: NetworkSource) -> bool:
     return named.kind is NetworkKind.HUGGING_FACE and named.writes and seeing_folder(named) is not None
 
 
-def _export_seeing(
-    source: str, named: NetworkSource, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
-) -> ExportResult:
+def _export_seeing(source: str, named: NetworkSource, file: Path) -> ExportResult:
     """Write a language model that sees: its decoder, beside it the encoder of pictures, recipe, tokenizer, template."""
-    _require_own_inputs(inputs, dynamic)
     require_writable(file.parent / IMAGE_ENCODER)
     folder = seeing_folder(named)
     assert folder is not None
@@ -260,12 +259,9 @@ def _export_seeing(
     )
 
 
-def _require_own_inputs(inputs: Sequence[NetworkInput], dynamic: Axes) -> None:
+def _require_no_inputs(inputs: Sequence[NetworkInput], dynamic: Axes | None, own: str) -> None:
     if inputs or dynamic:
-        raise UnsupportedError(
-            "the inputs of a language model are its tokens and its cache, of any length",
-            remedy="leave --input and --dynamic out",
-        )
+        raise UnsupportedError(f"the inputs of {own}", remedy="leave --input and --dynamic out")
 
 
 def _left_as_it_is(folder: Path) -> Note:
@@ -277,17 +273,10 @@ def is_pair(named: NetworkSource) -> bool:
     return named.kind is NetworkKind.HUGGING_FACE and named.writes and is_encoder_with_decoder(Path(named.where))
 
 
-def _export_pair(
-    source: str, named: NetworkSource, folder: Path, inputs: Sequence[NetworkInput], dynamic: Axes | None
-) -> ExportResult:
+def _export_pair(source: str, named: NetworkSource, folder: Path, *, word_times: bool) -> ExportResult:
     """Write an encoder and its decoder, with their caches, configurations and tokenizer."""
-    if inputs or dynamic:
-        raise UnsupportedError(
-            "the inputs of an encoder with a decoder are its sounds or texts, and its cache",
-            remedy="leave --input and --dynamic out",
-        )
     require_writable(folder / ENCODER)
-    made = write_encoder_decoder(Path(named.where), folder, named.name)
+    made = write_encoder_decoder(Path(named.where), folder, named.name, word_times=word_times)
     models = made.pair.encoder, made.pair.decoder
     return ExportResult(
         source=source,

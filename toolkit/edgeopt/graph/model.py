@@ -31,8 +31,7 @@ from edgeopt.graph.files.outside_weights import (
     with_locations,
     without_outside,
 )
-from edgeopt.graph.files.validity import require_valid, sort_nodes
-from edgeopt.graph.files.weight_numbers import require_numbers
+from edgeopt.graph.files.validity import require_numbers, require_valid, sort_nodes
 from edgeopt.graph.files.whole_hash import sha256_of_whole
 from edgeopt.graph.files.written_shapes import StaleShape, drop_stale_shapes
 from edgeopt.graph.tensors import TensorSpec, fix_sizes

@@ -23,7 +23,37 @@ _NAME = re.compile(r"[\w.:/ -]*[^\W\d][\w.:/ -]*")
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
-Sample: TypeAlias = Frame | Tensors | str | Sound
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedPicture:
+    """A picture that was decoded at a part of its size: its pixel (i, j) shows a square of `factor` pixels a side.
+
+    What a model finds in it is told in pixels of the whole picture.
+    """
+
+    pixels: Frame
+    factor: int
+    """1, 2, 4 or 8."""
+    height: int
+    """Height of the whole picture."""
+    width: int
+    left: int = 0
+    """Pixels of the first column that lie outside the whole picture: its width is no multiple of the factor."""
+    top: int = 0
+
+    def enlarged(self) -> Frame:
+        """Return it in the size of the whole picture, for drawing: its details do not come back."""
+        if self.factor == 1:
+            return self.pixels
+        import cv2  # 17 MB that a model of texts does without
+
+        height, width = (self.factor * side for side in self.pixels.shape[:2])
+        large = np.asarray(cv2.resize(self.pixels, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+        return np.ascontiguousarray(large[self.top : self.top + self.height, self.left : self.left + self.width])
+
+
+Sample: TypeAlias = Frame | ReducedPicture | Tensors | str | Sound
 """What a model is asked: a picture, a text, a sound, or its inputs themselves."""
 
 

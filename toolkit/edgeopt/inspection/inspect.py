@@ -21,9 +21,10 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.inspection.writer_facts import WriterFacts
 from edgeopt.measurement.opening.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.passes import Phase, passes_of
-from edgeopt.recipes.matching import recognised, shipped_recipes
+from edgeopt.recipes.matching import Interface, recognised, shipped_recipes
 from edgeopt.recipes.metadata import other_task
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.report.facts import WorkloadFacts
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
 from edgeopt.system.declared.target import Target, find_target
@@ -65,31 +66,38 @@ _MOST_ROUNDS = 20
 _HOST = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection(WorkloadFacts):
     """The facts of one model."""
 
     name: str
+    """Name of the model."""
     size_bytes: int
+    """Size of its file, with files of weights."""
     opset: int
+    """Version of ONNX's own ops."""
     parameters: int
+    """Numbers in its weights."""
     multiply_adds: int | None
     """None where a shape is free, or not inferred."""
     integers: Integers
     """Which weighted layers are quantized already."""
     inputs: tuple[TensorSpec, ...]
+    """Names, types and shapes of the inputs."""
     outputs: tuple[TensorSpec, ...]
+    """Those of the outputs."""
     ops: Mapping[str, int]
+    """Nodes by op."""
     recipe: str
+    """How it is fed and read, and why; or why no recipe fits."""
     target: str = ""
+    """Name of the device; empty: none was named."""
     partition: Partition | None = None
     """Where the target puts the nodes; None without a target."""
     writes: str = ""
     """Writes of a language model: its context, tokens and cache."""
     measured: str = ""
     """Figures of the bundle of a language model: what `optimize` found."""
-    notes: tuple[Note, ...] = ()
-    """What would keep the model from running here."""
 
     @property
     def verdict(self) -> str:
@@ -160,7 +168,7 @@ def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
     except EdgeoptError as error:
         if recipe is not None:
             raise
-        fitting, _ = recognised(loaded.inputs, loaded.outputs, loaded.metadata)
+        fitting, _ = recognised(Interface(loaded.inputs, loaded.outputs, loaded.metadata))
         if not fitting and not other_task(loaded.metadata, shipped_recipes()):
             return f"none of the shipped ones: edgeopt recipe {shlex.quote(str(path))} writes one"
         return f"none: {error.problem}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 
 from edgeopt.executors import Placement
 from edgeopt.inspection.inspect import Inspection
@@ -41,7 +40,7 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
         "inspect",
         inspection.name,
         inspection.name,
-        asdict(inspection),
+        inspection.as_json(),
         (Section(values=tuple(values), notes=inspection.notes), *sections),
     )
 

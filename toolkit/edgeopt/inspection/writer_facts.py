@@ -67,6 +67,8 @@ def writer_facts(name: str) -> WriterFacts:
 
 
 def _told_graphs(generation: GenerationTable) -> str:
+    if generation.engine:
+        return f"; prompts and tokens on {generation.engine}"
     engine = f" on {generation.prefill_engine}" if generation.prefill_engine else ""
     return f"; two graphs over it, {generation.prefill} computes prompts{engine}" if generation.prefill else ""
 

@@ -65,7 +65,7 @@ def draw_run(name: str, samples: Samples, budget: Limit) -> tuple[Figure, ...]:
 
 
 def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
-    """Return the frame time over percentiles; only those that the number of frames can tell.
+    """Return the time of a whole over percentiles; only those that the number of them can tell.
 
     Args:
         runs: What arrives from outside counts from its intended arrival.
@@ -81,7 +81,7 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
     )
     words = ", ".join(f"{label} {text}" for label, text in of.facts)
     return Lines(
-        title="How slow the slow frames are",
+        title=f"How slow the slow {_whole(runs)}s are",
         text=f"{of.name}: {words}.",
         x=Axis("percentile", "%", AxisScale.TAIL),
         y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
@@ -92,7 +92,14 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
 
 def _measured(runs: Sequence[TimedRun]) -> str:
     """Return what is drawn: where frames arrive from outside, waiting counts."""
-    return "frame time" if all(run.samples.intended_ns is None for run in runs) else "time from arrival to answer"
+    if any(run.samples.intended_ns is not None for run in runs):
+        return "time from arrival to answer"
+    return f"{_whole(runs)} time"
+
+
+def _whole(runs: Sequence[TimedRun]) -> str:
+    """Return what was timed: a frame, an answer; all runs of a chart are of the same."""
+    return runs[0].samples.whole
 
 
 def _percentiles(run: TimedRun) -> Curve | None:
@@ -106,17 +113,17 @@ def _percentiles(run: TimedRun) -> Curve | None:
 
 
 def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
-    """Return frame times in order; of long runs the fastest and the slowest frame of each stretch."""
+    """Return times of wholes in order; of long runs the fastest and the slowest of each stretch."""
     lines = tuple(line for run in runs if (line := _times(run)))
     if not lines:
         return None
-    frames = max(len(run.samples) for run in runs)
+    frames, whole = max(len(run.samples) for run in runs), _whole(runs)
     per_stretch = -(-2 * frames // _MOST_DOTS) if frames > _MOST_DOTS else 1
-    thinned = f" Of every {per_stretch} frames the fastest and the slowest are shown." if per_stretch > 1 else ""
+    thinned = f" Of every {per_stretch} {whole}s the fastest and the slowest are shown." if per_stretch > 1 else ""
     return Lines(
         title="Times in order",
-        text=f"Every frame after the one before it, warm-up included.{thinned}",
-        x=Axis("frame", from_zero=True),
+        text=f"Every {whole} after the one before it, warm-up included.{thinned}",
+        x=Axis(whole, from_zero=True),
         y=Axis(_measured(runs), "ms", _scale([value for other in lines for value in other.ys])),
         lines=lines,
         limit=budget,
@@ -131,9 +138,10 @@ def _times(run: TimedRun) -> Curve | None:
     shown = thin(times, _MOST_DOTS)
     at, values = shown.astype(np.float64), times[shown] / 1e6
     warmup = int(run.samples.warmup.sum())
+    wholes = f"{run.samples.whole}s"
     facts = (
-        ("frames", str(len(times))),
-        *((("warm-up", f"{warmup} frames"),) if warmup else ()),
+        (wholes, str(len(times))),
+        *((("warm-up", f"{warmup} {wholes}"),) if warmup else ()),
         ("fastest", ms(float(times.min()) / 1e6)),
         ("median", ms(float(np.median(times)) / 1e6)),
         ("slowest", ms(float(times.max()) / 1e6)),

@@ -8,7 +8,7 @@ from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
-"""What `--eval` reads, in a few words; docs/recipes.md tells the rest."""
+"""What `--eval` reads, in a few words; docs/recipes.md has the rest."""
 SAMPLE_KINDS = "a folder, a video, an .npz, sounds (.wav) or texts"
 """What holds unlabelled samples."""
 EXAMPLES = "edgeopt.measurement.load.models:examples"
@@ -16,6 +16,12 @@ EXAMPLES = "edgeopt.measurement.load.models:examples"
 
 
 DEFAULT_TARGET = "cpu"
+SECONDS = 5.0
+"""Least time of a measurement of one workload alone."""
+COLD_STARTS = 10
+"""Starts of each kind that are timed."""
+MAX_MISS_RATIO = 0.01
+"""Share of the frames that may miss a budget."""
 
 
 def source_option(group: str, shown: str = "the recipe's own") -> Any:
@@ -100,34 +106,32 @@ def code_option(group: str = "Pipelines") -> Any:
     """Return `code`, the folder of the functions that a pipeline calls."""
     return option(
         None,
-        "Of a pipeline: where the modules lie that its stages call. They are run.",
+        "Folder with the Python modules that the pipeline's stages call. Their code is run.",
         group=group,
         syntax=Syntax.FILE,
         metavar="FOLDER",
-        shown="none is run",
+        shown="no code is run",
     )
 
 
 def prompt_tokens_option(default: int, shown: str = "") -> Any:
     """Return `prompt_tokens`, the length of a language model's prompts."""
-    text = "Of a language model: the length of its prompts."
+    text = "Length of the prompts."
     return option(default, text, group="Language models", syntax=Syntax.WHOLE, least=1, shown=shown)
 
 
 def prompt_lengths_option(default: int) -> Any:
     """Return `prompt_tokens`, several lengths of a language model's prompts."""
-    text = "Prompt lengths to measure, such as 128,512 (language models)."
+    text = "Prompt lengths to measure, such as 128,512."
     return option((default,), text, group="Language models", syntax=Syntax.COUNTS, shown=str(default))
 
 
 def answer_tokens_option(default: int) -> Any:
     """Return `output_tokens` beside several lengths of prompts."""
-    return option(
-        default, "Tokens of each answer (language models).", group="Language models", syntax=Syntax.WHOLE, least=2
-    )
+    return option(default, "Tokens of each answer.", group="Language models", syntax=Syntax.WHOLE, least=2)
 
 
 def output_tokens_option(default: int, shown: str = "") -> Any:
     """Return `output_tokens`, the length of a language model's answers."""
-    text = "Of a language model: the length of its answers."
+    text = "Length of the answers."
     return option(default, text, group="Language models", syntax=Syntax.WHOLE, least=2, shown=shown)

@@ -14,7 +14,7 @@ from edgeopt.measurement.check.result import CheckResult
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.system.machine.environment import Environment
 
 Tell = Callable[[str, int, int], None]

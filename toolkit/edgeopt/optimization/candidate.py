@@ -32,7 +32,7 @@ class Latency:
     frame: StageTime
     stages: Mapping[str, StageTime]
     verdict: str
-    """PASS, FAIL or INCONCLUSIVE against the budget."""
+    """PASS, FAIL or INCONCLUSIVE against the budget; empty: there was none."""
     detail: str
 
 

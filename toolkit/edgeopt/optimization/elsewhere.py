@@ -16,7 +16,7 @@ from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.optimize import exported_first, folder_of_run, planned
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.run import Silence
-from edgeopt.optimization.start import begun, read_given
+from edgeopt.optimization.start import begun, read_given, start_run
 from edgeopt.runtime.devices.availability import find_device_elsewhere, is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION, Listener
 from edgeopt.steps._pruning import parse_pruning
@@ -97,12 +97,12 @@ def make_for(
     """
     began_s, heard = monotonic() if began_s is None else began_s, listener or Silence()
     heard.say(f"making candidates here for {target.address}, which measures them")
-    options = replace(options, emit=())  # the device writes what it chose
     file = exported_first(model, named, out, options, heard, inputs=inputs, task=task)
     given, pictures = read_given(str(file), target, recipe, options)
     folder = folder_of_run(out, given.model.name, named)
-    plan = planned(given, options, folder)
-    with begun(given, pictures, plan, folder, options.resume, None, heard, began_s) as run:
+    plan = planned(given, replace(options, emit=()), folder)  # the device writes what it chose
+    run = start_run(given, pictures, plan, folder, options.resume, None, heard, began_s)
+    with begun(run, given):
         if run.workspace.handover is None:  # else an earlier command made them all
             make_candidates(run)
             shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)  # no search of this machine follows

@@ -20,12 +20,13 @@ from edgeopt.optimization.candidates.predicted import with_predictions
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import choose, mark
 from edgeopt.optimization.course import BUNDLE
+from edgeopt.optimization.deployment.decoding import with_decoding
 from edgeopt.optimization.deployment.deploy import deploy
 from edgeopt.optimization.deployment.embedding import EmbeddedParts, embed
 from edgeopt.optimization.deployment.emission import emit
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.report.summary import write_report
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
@@ -47,7 +48,7 @@ BundleOf = Callable[[Candidate, Candidate], Path | None]
 """Says where a candidate, the original beside it, gets a bundle of its own; None: it gets none."""
 
 
-def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: BundleOf | None = None) -> Report:
+def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: BundleOf | None = None) -> ModelReport:
     """Choose, and write bundle and report.
 
     Args:
@@ -83,19 +84,19 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
     run.course.begin(BUNDLE)
-    embedded = embed(run, best)
+    embedded = embed(run, best, with_decoding(run, best))
     candidates = tuple(map(embedded.deployed, candidates))
     best = next(candidate for candidate in candidates if candidate.name == chosen.name)
     if best.judgement and best.judgement.is_open:
         judged = best.judgement
         notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     bundle, of_bundle = deploy(run, candidates, best, embedded)
-    emitted, of_emitted = emit(run, candidates, best)
+    emitted, of_emitted = emit(run, candidates, best, embedded)
     notes += (*of_bundle, *of_emitted)
     for candidate in candidates:
         if bundle_of and (folder := bundle_of(candidate, candidates[0])):
             deploy(run, candidates, candidate, EmbeddedParts(run.context), folder)
-    report = Report(
+    report = ModelReport(
         model=run.context.original.name,
         model_sha256=run.context.original.fingerprint,
         recipe=run.context.recipe.name,
@@ -123,6 +124,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         trust=str(decision.trust) if decision and decision.trust else "",
         notes=tuple(dict.fromkeys(notes)),
         inside=embedded.inside,
+        reduced=embedded.reduced,
         was_cut=run.was_cut,
         emitted=emitted,
     )
@@ -143,10 +145,12 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
 
 
 def _inside_words(best: Candidate, embedded: EmbeddedParts) -> str:
-    """Return what is proven of the choice with parts inside, behind what was proven of the model alone."""
-    if embedded.inside is None or best.judgement is None:
+    """Return what is proven of the choice as it is deployed, behind what was proven of the model alone."""
+    if embedded.measured is None or best.judgement is None:
         return ""
-    return f"; deployed with {' and '.join(embedded.inside.parts)} inside, {best.judgement.word}: {best.judgement}"
+    how = ["JPEG files decoded at a part of their size"] if embedded.reduced else []
+    how += [f"{' and '.join(embedded.inside.parts)} inside"] if embedded.inside else []
+    return f"; deployed with {', and with '.join(how)}, {best.judgement.word}: {best.judgement}"
 
 
 def _foreign_runtime(run: Run) -> str:

@@ -5,7 +5,8 @@ Every candidate is on disk before the next is begun; all are measured together a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -28,17 +29,19 @@ from edgeopt.optimization.folder.handover import read_handover
 from edgeopt.optimization.folder.replay import Replay, read_replay
 from edgeopt.optimization.options import FrameOptimizeWishes, Options
 from edgeopt.optimization.plan import Plan, describe, make_plan, require_no_clock
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Run, Silence
-from edgeopt.optimization.start import begun, open_material, read_given
+from edgeopt.optimization.start import begun, open_material, read_given, start_run
 from edgeopt.report.document import Document, Value
-from edgeopt.runtime.devices.availability import is_by_rule, why_unavailable
+from edgeopt.runtime.devices.availability import find_device, is_by_rule, load_executor, why_unavailable
 from edgeopt.steps._context import Listener
 from edgeopt.steps._keep_layers import require_layers
 from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.device_times import TIMES_SUFFIX
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.text import typed_duration
 
 
 def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:
@@ -79,7 +82,7 @@ def optimize(
     began_s: float | None = None,
     pool: AnswerPool = HERE,
     **wishes: Unpack[FrameOptimizeWishes],
-) -> Report:
+) -> ModelReport:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
 
     Args:
@@ -107,16 +110,37 @@ def optimize(
         cores = "" if asked.threads else replay.cores
         asked = replace(asked, threads=asked.threads or replay.threads)
     model = exported_first(model, target, out, asked, listener or Silence(), inputs=inputs, task=task)
-    given, pictures = read_given(str(model), target, recipe, asked)
+    with _before_its_time_is_over(target, asked.time_limit_s, began_s):
+        given, pictures = read_given(str(model), target, recipe, asked)
     if replay:
         replay.require_same(given.model, given.target)
     folder = folder_of_run(Path(out) if out else None, given.model.name, target)
     plan = planned(given, asked, folder, cores)
-    with begun(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s) as run:
+    run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s)
+    with begun(run, given):
         run.context.pool = pool
         decision = _as_far_as_it_goes(run)
         run.context.notes += run.workspace.notes
         return conclude(run, given.choice, decision, bundle_of)
+
+
+@contextmanager
+def _before_its_time_is_over(target: str, limit_s: float | None, began_s: float) -> Iterator[None]:
+    """Hold the first look at a model to the time limit, where it takes a long conversion for the target's own engine.
+
+    Raises:
+        EdgeoptError: If it is over: there is nothing to write.
+    """
+    if limit_s is None or not load_executor(find_device(target).executor).heavy:
+        yield
+        return
+    try:
+        with limited(began_s + limit_s):
+            yield
+    except OutOfTime:
+        limit = typed_duration(1000 * limit_s)
+        problem = f"the time limit of {limit} was over before the target's engine had run the model"
+        raise EdgeoptError(problem, remedy=LONGER) from None
 
 
 def planned(given: OpenedModel, options: Options, folder: Path, cores: str = "") -> Plan:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, TypedDict
 
 from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, seed_option, shapes_option, threads_option
-from edgeopt.recipes.allowed import MAX_DROP
+from edgeopt.recipes.default_limits import MAX_DROP
 from edgeopt.steps._pruning import AUTO
 from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
@@ -60,13 +60,13 @@ class Options:
     """Path of a label file, or empty for the recipe's own."""
     budget_ms: Annotated[float, DURATION_MS] | None = option(
         None,
-        "Time a frame may take, such as 33ms: a gate.",
+        "Time that a frame may take, such as 33ms; exit code 2 if it is missed.",
         "--budget",
         group=LABELS,
         syntax=Syntax.FRAME_BUDGET,
-        shown="the target's",
+        shown="the target's, without an effect on the exit code",
     )
-    """What a frame may take; None: the target's, and no gate."""
+    """Time that a frame may take; None: the target's, which does not change the exit code."""
     max_drop: Annotated[float, Within(0, 1)] | None = option(
         None,
         "How much of the metric may be lost.",
@@ -79,7 +79,7 @@ class Options:
     """How much of the metric may be lost, in its own unit; None: the recipe's."""
     steps: tuple[str, ...] | None = option(
         None,
-        "Steps to do, of those below; the word default names all that are not off.",
+        "Steps to do; the word default stands for all that are not marked [off].",
         group=STEPS,
         syntax=Syntax.NAMES,
         shown="default",
@@ -90,7 +90,7 @@ class Options:
     )
     """Names of the steps to leave out."""
     threads: Annotated[int, THREADS] = threads_option(MODEL, "the fastest of one, the fast cores and all")
-    """Threads of the engine; 0: the target's, or what is as fast."""
+    """Threads of the engine; 0: the target's, or the fastest of one, the fast cores and all."""
     time_limit_s: Annotated[float, DURATION_S] | None = option(
         None,
         "Time for the whole command, such as 5m.",
@@ -110,9 +110,9 @@ class Options:
         metavar="REPORT",
         file_use=FileUse.READ,
     )
-    """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
+    """Output folder or report of an earlier run whose decisions are repeated; empty: measurements decide."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
-    """Whole shapes of inputs by name, for what the model leaves free."""
+    """Whole shapes of inputs by name, for inputs whose shape the model leaves free."""
     prefer: Prefer = option(
         Prefer.SPEED,
         "Choose what is proven fastest, or the smallest that is not proven slower.",
@@ -120,7 +120,7 @@ class Options:
         syntax=Syntax.CHOICE,
         choices=tuple(each.value for each in Prefer),
     )
-    """What is wanted of the chosen candidate."""
+    """Whether the fastest candidate is chosen, or the smallest that is not slower."""
     selftest: SelfTestInputs = option(
         SelfTestInputs.PICTURES,
         "What the bundle stores to test its numbers: calibration pictures, made-up ones, or nothing.",
@@ -128,16 +128,16 @@ class Options:
         syntax=Syntax.CHOICE,
         choices=tuple(each.value for each in SelfTestInputs),
     )
-    """What the bundle stores to test its numbers."""
+    """Inputs that the bundle stores to test its numbers on another device."""
     emit: tuple[str, ...] = option(
         (),
-        "Engines whose own files are written too, for an app that brings its runtime, such as litert or coreml.",
+        "Also write the files of these engines, such as litert or coreml, for an app that brings its own runtime.",
         group=BUNDLE,
         syntax=Syntax.NAMES,
         repeatable=True,
         metavar="ENGINES",
     )
-    """Engines whose own files are written beside the bundle, for an app that brings its own runtime."""
+    """Engines whose own files are also written, for an app that brings its own runtime."""
     prune: str = option(
         AUTO,
         "Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
@@ -156,15 +156,15 @@ class Options:
     """Names of layers that are never pruned."""
     finetune_s: Annotated[float, DURATION_S] | None = option(
         None,
-        "Do the step finetune too, and train so long at most, such as 30m.",
+        "Also do the step finetune, and train at most this long, such as 30m.",
         "--finetune",
         group=STEPS,
         syntax=Syntax.SECONDS,
         shown="not done",
     )
-    """How long the step `finetune` trains at most, which is then done; None: it is done only where `steps` names it."""
-    seed: int = seed_option(STEPS, "which positions of its tensors calibration keeps, on which INT8 forms rest")
-    """Decides what calibration draws: forms that hold under several seeds owe nothing to chance."""
+    """Longest training of the step `finetune`, which is then done; None: it is done only if `steps` names it."""
+    seed: int = seed_option(STEPS, "which values of each tensor calibration keeps for the search of INT8 forms")
+    """Seed of the values that calibration keeps; forms that are good with several seeds are not good by chance."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

@@ -1,25 +1,26 @@
-"""The plan of `optimize`: its steps in order, and those left out and why. Pure: it reads no file and runs nothing."""
+"""The plan of `optimize`: its steps in order, and those left out and why. It opens no model and runs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from edgeopt import steps
-from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
+from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.optimization.options import Options, Prefer, SelfTestInputs
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import Document, Section, Table, Value
-from edgeopt.runtime.devices.availability import is_compiled
+from edgeopt.runtime.devices.availability import is_compiled, load_executor
 from edgeopt.steps import Step
 from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.optional import how_to_install
-from edgeopt.system.declared.target import Target, TargetByTimes, TargetElsewhere
+from edgeopt.system.declared.target import Target, TargetByTimes, TargetElsewhere, find_target
 from edgeopt.system.machine.affinity import held_processors, threads_in_words
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import shown_path, typed_duration
@@ -32,7 +33,7 @@ _QUANTIZED = "w8a8"
 """The scheme that INT8 models are made in."""
 PRUNE = "prune"
 """The step that `--prune` is about."""
-FINETUNE = "finetune"
+ACTIVATIONS, FINETUNE = "activations", "finetune"
 """The step that `--finetune` is about."""
 
 
@@ -82,7 +83,11 @@ class Plan:
     """Decides what calibration draws."""
     training_s: float = TRAINING_S
     tried: Mapping[str, Step] = field(default_factory=dict)
-    """What is embedded though nobody asked, where the bundle's whole frames are proven faster with it."""
+    """What is embedded, or read otherwise, though nobody asked, where whole frames are proven faster with it."""
+
+    def tried_on(self, executor: str) -> Mapping[str, Step]:
+        """Return what is tried inside a model that an engine runs."""
+        return {name: step for name, step in self.tried.items() if executor in step.tried_on}
 
     @property
     def beside(self) -> frozenset[str]:
@@ -151,9 +156,11 @@ def make_plan(
         made: Steps whose candidates another machine made: what they need need not be here.
 
     Raises:
-        NotFoundError: If a step to do or to skip does not exist.
-        EdgeoptError: If no step is left.
+        NotFoundError: If a step to do or to skip does not exist, or no engine whose files are to be written.
+        EdgeoptError: If no step is left, or an engine's files cannot be written for this target.
     """
+    emitted = tuple(dict.fromkeys(map(_emitter, options.emit)))
+    require_emitters(emitted, _executors_of(target))
     known, pruning = all_steps(), parse_pruning(options.prune, options.keep_layers)
     default = [name for name, step in known.items() if step.is_default]
     wanted = (DEFAULT,) if options.steps is None else options.steps
@@ -205,6 +212,10 @@ def make_plan(
             planned[name] = step
     if len(taking := [name for name, step in planned.items() if step.embeds and step.embeds.takes_pictures]) > 1:
         raise EdgeoptError(f"{' and '.join(taking)} both change what the model is fed", remedy="name one of them")
+    whole = [name for name, step in planned.items() if step.embeds and step.embeds.takes_frames]
+    if whole and (read := [name for name, step in planned.items() if step.feeds]):
+        text = f"with {whole[0]} the model is fed whole frames, and {read[0]} decodes smaller ones"
+        raise EdgeoptError(text, remedy="name one of them")
     if synthetic and any(step.needs_calibration for step in planned.values()):
         text = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
         notes.append(Note(NoteKind.WARNING, text, "pass --calib with real ones"))
@@ -234,11 +245,11 @@ def make_plan(
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
-        emit=tuple(dict.fromkeys(options.emit)),
+        emit=emitted,
         pruning=pruning or Pruning(),
         seed=options.seed,
         training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,
-        tried=_tried(recipe, target, skipped) if DEFAULT in wanted and not any(map(_embeds, planned.values())) else {},
+        tried=_tried(recipe, target, skipped, planned) if DEFAULT in wanted else {},
     )
 
 
@@ -246,13 +257,12 @@ def _embeds(step: Step) -> bool:
     return step.embeds is not None
 
 
-def _tried(recipe: Recipe, target: Target, skipped: Set[str]) -> Mapping[str, Step]:
-    """Return the steps of this kind that are not left out and can do what they are for."""
-    return {
-        name: step
-        for name, step in all_steps().items()
-        if step.is_tried and name not in skipped and not step.why_not(target) and not step.why_not_of(recipe)
-    }
+def _tried(recipe: Recipe, target: Target, skipped: Set[str], planned: Mapping[str, Step]) -> Mapping[str, Step]:
+    """Return the steps of this kind that are not left out or asked for and can do what they are for."""
+    is_embedding = any(map(_embeds, planned.values()))
+    steps = {name: step for name, step in all_steps().items() if name not in skipped and name not in planned}
+    steps = {name: step for name, step in steps.items() if step.feeds or (step.tried_on and not is_embedding)}
+    return {name: step for name, step in steps.items() if not step.why_not(target) and not step.why_not_of(recipe)}
 
 
 def _why_no_times(target: Target) -> str:
@@ -272,6 +282,8 @@ def _why_left_out(
     """Return why a step that was asked for is not done; None where it is."""
     if step.needs_float and quantized:
         return _left_out(name, step, quantized, "give the float model for other INT8 forms")
+    if name == PRUNE and recipe.kind == "text" and recipe.tokenizer.fill in (Fill.ALONE, Fill.TOGETHER):
+        return _left_out(name, step, "the model takes texts of any length", "--steps default,prune fills them to one")
     weights = step.precision.partition("a")[0]
     if not any(precision.startswith(weights) for precision in target.precisions):
         return _left_out(name, step, f"target {target.name!r} does not run it")
@@ -338,3 +350,48 @@ def _kept(plan: Plan, recipe: Recipe) -> str:
     if plan.eval is None:
         return f"agreement at least {recipe.least_agreement:g}"
     return f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"
+
+
+def require_emitters(names: Sequence[str], executors: Collection[str]) -> None:
+    """Refuse, before any work, an engine whose files cannot be written in this run.
+
+    Args:
+        names: The engines.
+        executors: Those that the run has, or may have.
+
+    Raises:
+        NotFoundError: If no engine of that name has files of its own.
+        UnavailableError: If it has, and does not run in this command.
+    """
+    for name in names:
+        known = [each for each in registry.names_in("executors") if load_executor(each).own_suffix]
+        if name not in known:
+            raise NotFoundError("engine with files of its own", name, known)
+        executor = load_executor(name)
+        if name in executors:
+            continue
+        if reason := executor.why_unavailable():
+            remedy = reason.remedy if isinstance(reason, Missing) else ""
+            problem = reason.reason if isinstance(reason, Missing) else reason
+            raise UnavailableError(f"--emit {name}: {problem}", remedy=remedy or "leave --emit out until it runs here")
+        if not executor.foreign_runtime:
+            raise UnavailableError(
+                f"--emit {name} writes what was measured on {name}, which this command does not run",
+                remedy=f"choose --target cpu or a target of {name}: edgeopt targets",
+            )
+
+
+def _executors_of(target: Target) -> Collection[str]:
+    """Return the engines that a run for a target may have: of another machine all, of this one those that are here."""
+    others = {find_target(name).executor for name in target.alternatives}
+    if not isinstance(target, TargetElsewhere):
+        others = {name for name in others if not load_executor(name).why_unavailable()}
+    return {target.executor, *others}
+
+
+def _emitter(name: str) -> str:
+    """Return the engine that is meant: by its own name, or by the suffix of its files, such as `tflite`."""
+    if name in registry.names_in("executors"):
+        return name
+    own = {load_executor(each).own_suffix.lstrip("."): each for each in registry.names_in("executors")}
+    return own.get(name.lower().lstrip("."), name) if name else name

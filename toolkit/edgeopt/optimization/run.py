@@ -22,6 +22,7 @@ from edgeopt.optimization.plan import Plan
 from edgeopt.recipes.inputs.feeding import synthetic
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine, Listener
+from edgeopt.system.declared.target import Target
 from edgeopt.tasks import Accuracy
 
 _OF_SMALLER = 2
@@ -105,6 +106,12 @@ class Run:
     """Milliseconds of the original, one frame timed where there is a time limit; 0: not known."""
     paces: dict[str, float] = field(default_factory=dict)
     """By a target's name: time of the float model on the target's own engine over that on another of the device."""
+    fault_of: Callable[[Target], str] = lambda _: ""
+    """Tells how the engine of another target errs on the model as it came."""
+    looked_at: frozenset[str] = frozenset()
+    """Names of targets whose heavy engine was looked at; see `candidates/heavy_engines.py`."""
+    left_out: frozenset[str] = frozenset()
+    """Those of them that are not tried, or not tried further."""
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
     to_label: str = ""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -19,26 +20,28 @@ from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.opening.given import OpenedModel, open_given
+from edgeopt.measurement.opening.given import OpenedModel, filled_to_length, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.candidates.measure import PROOF_PACE
-from edgeopt.optimization.deployment.emission import require_emitters
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.optimization.options import Options
-from edgeopt.optimization.plan import SYNTHETIC, Plan, head
+from edgeopt.optimization.plan import ACTIVATIONS, FINETUNE, PRUNE, SYNTHETIC, Plan, head, require_emitters
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.drafting.hugging_face import folder_of
 from edgeopt.recipes.inputs.feeding import fed, synthetic
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.metrics import find_metric
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import Value
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Engine, Files, Listener
+from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
-from edgeopt.system.declared.target import Target
+from edgeopt.system.declared.target import Target, find_target
 from edgeopt.system.device_clock import carriage_s
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.text import plural, typed_duration
@@ -80,7 +83,18 @@ def read_given(
     frames = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
     shapes = frames.shapes if frames else None
     given = open_given(model, target, recipe, sizes=options.shapes, fed=shapes, labels=options.eval)
+    given = _of_one_length(given, options)
     return given, fed(frames, given.recipe, given.model.inputs) if frames else None
+
+
+def _of_one_length(given: OpenedModel, options: Options) -> OpenedModel:
+    """Return a model of texts with every text filled to one length, where what is asked for is made for one."""
+    wanted = {*(options.steps or ())}
+    is_finetuned = options.finetune_s is not None or FINETUNE in wanted
+    is_pruned = PRUNE in wanted or bool(parse_pruning(options.prune, options.keep_layers) not in (None, Pruning()))
+    asked_for = "--emit" if options.emit else FINETUNE if is_finetuned else PRUNE if is_pruned else ""
+    asked_for = asked_for or (ACTIVATIONS if ACTIVATIONS in wanted else "")
+    return filled_to_length(given, f"{asked_for} is made for one length") if asked_for else given
 
 
 def open_material(given: OpenedModel, plan: Plan, asked: Frames | None) -> Material:
@@ -178,44 +192,24 @@ def read_as_the_recipe_says(
             with limited(began_s + _READING * (context.time_limit_s or math.inf)):
                 context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
     except OutOfTime:
-        text = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
+        text = f"whether recipe {choice.recipe.name!r} reads the model right could not be checked in time"
         context.notes.append(Note(NoteKind.WARNING, text, LONGER))
         session.close()
 
 
 @contextmanager
-def begun(
-    given: OpenedModel,
-    asked: Frames | None,
-    plan: Plan,
-    out: Path,
-    resume: bool,
-    replay: Replay | None,
-    listener: Listener,
-    began_s: float,
-) -> Iterator[Run]:
-    """Begin a run and tell of it; its folder is locked as long as the `with` lasts.
-
-    Args:
-        given: As `start_run`, like all others.
-        asked: The calibration frames that were asked for.
-        plan: What will be done.
-        out: The output folder.
-        resume: Whether what an earlier run left there is taken up.
-        replay: Whose decisions hold.
-        listener: Hears progress.
-        began_s: When its time limit began.
-    """
-    run = start_run(given, asked, plan, out, resume, replay, listener, began_s)
+def begun(run: Run, given: OpenedModel) -> Iterator[None]:
+    """Tell of a run that `start_run` returned, and begin it; its folder is locked as long as the `with` lasts."""
     with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
-        what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
-        for value in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
+        what = head(run.plan, given.model.name, given.recipe, given.target, given.choice.reason)
+        for value in (*what, *map(Value.of_note, (*run.plan.notes, *run.of_labels))):
             run.listener.say(str(value))
         run.listener.say("")
         is_known = run.workspace.handover is not None
-        read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, out, is_known=is_known)
+        folder = run.workspace.folder
+        read_as_the_recipe_says(run.context, run.plan, given.choice, run.labelled, folder, is_known=is_known)
         heed_slowness(run)
-        yield run
+        yield
 
 
 def heed_slowness(run: Run) -> None:
@@ -317,7 +311,7 @@ def start_run(
     listener: Listener,
     began_s: float | None = None,
 ) -> Run:
-    """Open all that a run needs, its output folder last.
+    """Open all that a run needs, its output folder last, which is locked: `begun` lets go of it.
 
     Args:
         given: Model, target and recipe.
@@ -334,8 +328,14 @@ def start_run(
     """
     given.require_right_engine()
     cache = str(out / ENGINES)
-    engines = open_engines(given.target, plan.threads, cache, given.correction, given.fault_of, cores=plan.cores)
-    require_emitters(plan.emit, engines)
+    began_s = monotonic() if began_s is None else began_s
+    ends_at = began_s + plan.time_limit_s if plan.time_limit_s else math.inf
+    fault_of = partial(_fault_in_time, given, ends_at)
+    target, of_lengths = _of_free_lengths(given.target, given.recipe)
+    engines = open_engines(target, plan.threads, cache, given.correction, fault_of, cores=plan.cores)
+    own = replace(engines.own, target=replace(engines.own.target, alternatives=given.target.alternatives))
+    engines = replace(engines, own=own, notes=(*engines.notes, *of_lengths))
+    require_emitters(plan.emit, {engine.target.executor for engine in (engines.own, *engines.others)})
     material = open_material(given, plan, asked)
     frames, labelled = material.frames, material.labelled
     if replay:
@@ -360,8 +360,35 @@ def start_run(
         replay=replay,
         configurations=folder_of(given.path),
         untimed=engines.untimed,
+        fault_of=given.fault_of,
         by_rule=is_by_rule(given.target),
     )
+
+
+def _fault_in_time(opened: OpenedModel, ends_at: float, target: Target) -> str:
+    """Return how another engine errs on the model, or that a time limit was over before that was known."""
+    try:
+        with limited(ends_at):
+            return opened.fault_of(target)
+    except OutOfTime:
+        return "the time limit was over before its numbers were compared"
+
+
+def _of_free_lengths(target: Target, recipe: Recipe) -> tuple[Target, tuple[Note, ...]]:
+    """Return a target without engines that are made for texts of one length, where the model takes any, and a note.
+
+    What an engine computes is not looked at first: that opens the model with it, and takes seconds.
+    """
+    if recipe.kind != "text" or recipe.tokenizer.fill is Fill.LENGTH:
+        return target, ()
+    executors = {name: target.beside(find_target(name)).executor for name in target.alternatives}
+    kept = tuple(name for name, executor in executors.items() if executor == target.executor)
+    if len(kept) == len(executors):
+        return target, ()
+    length = "x".join(map(str, recipe.input.shapes[recipe.tokenizer.ids]))
+    text = f"not tried: {', '.join(name for name in executors if name not in kept)}, made for texts of one length"
+    note = Note(NoteKind.SKIPPED, text, f"--shape {recipe.tokenizer.ids}={length} has every text filled to that length")
+    return replace(target, alternatives=kept), (note,)
 
 
 def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, no_proof: NoProof | None) -> list[Note]:

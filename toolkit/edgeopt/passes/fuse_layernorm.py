@@ -30,17 +30,19 @@ def fuse_layernorm(graph: Graph) -> int:
 
 def _fuse(graph: Graph, quotient: Node) -> bool:
     found = _normalized(graph, quotient)
-    shape = graph.shape(found[0]) if found is not None else None
-    if found is None or shape is None:
+    if found is None:
         return False
     x, axis, epsilon = found
-    sizes = shape[axis:]
+    dims = () if x.shape is None else x.shape.dims  # a free batch or length in front changes nothing
+    sizes = tuple(size for size in dims[axis:] if isinstance(size, int))
+    if not sizes or len(sizes) < len(dims) - axis:
+        return False
     last = quotient
-    scale, last = _operand(graph, last, "Mul", sizes, len(shape))
-    bias, last = _operand(graph, last, "Add", sizes, len(shape))
+    scale, last = _operand(graph, last, "Mul", sizes, len(dims))
+    bias, last = _operand(graph, last, "Add", sizes, len(dims))
     numbers = [np.ones(sizes, np.float32) if scale is None else scale, *([] if bias is None else [bias])]
     constants = [graph.add_initializer(f"{quotient.name}_layernorm", number) for number in numbers]
-    attributes = {"axis": axis - len(shape), "epsilon": epsilon}
+    attributes = {"axis": axis - len(dims), "epsilon": epsilon}
     new = graph.insert("LayerNormalization", [x, *constants], attributes, before=last)
     return graph.bypass(last, keep=new)
 

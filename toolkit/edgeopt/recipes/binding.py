@@ -7,24 +7,23 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.hearing import hear
+from edgeopt.recipes.heads import head_of
 from edgeopt.recipes.inputs.input_shapes import Shapes
-from edgeopt.recipes.inputs.picture_inputs import fixed_batch
-from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Colour
-from edgeopt.recipes.inputs.text_input import bind_texts
-from edgeopt.recipes.matching import (
+from edgeopt.recipes.inputs.picture_inputs import (
+    fixed_batch,
     has_axes_of_picture,
     layout_of,
-    possible_recipes,
-    shape_matches,
     size_of,
     why_other_channels,
 )
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Colour
+from edgeopt.recipes.inputs.sound_input import sized_for
+from edgeopt.recipes.inputs.text_input import bind_texts
+from edgeopt.recipes.matching import Interface, possible_recipes, shape_matches, with_told_columns
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
-from edgeopt.recipes.outputs.output_shapes import why_unfit
+from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, why_unfit
 from edgeopt.recipes.outputs.tensor_outputs import recurrent_notes, require_states, with_outputs
-from edgeopt.recipes.outputs.told_outputs import notes_of_guesses, notes_of_unread, with_told_columns, with_told_scores
-from edgeopt.recipes.recipe import READERS, Recipe
+from edgeopt.recipes.recipe import READERS, Recipe, Scores
 from edgeopt.recipes.texts.generation import GENERATION
 
 ARRAYS_RECIPE = "tensors"
@@ -44,9 +43,18 @@ class Choice:
     """Others that fit as well: labels must tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenRecipe:
+    """A recipe chosen for a model, not bound to its tensors yet."""
+
+    recipe: Recipe
+    reason: str = ""
+    notes: tuple[Note, ...] = ()
+    is_given: bool = False
+
+
 def bind_recipe(
-    recipe: Recipe,
-    reason: str,
+    chosen: ChosenRecipe,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
@@ -55,8 +63,7 @@ def bind_recipe(
     """Return a recipe bound to a model's tensors, and what a user should know of it.
 
     Args:
-        recipe: Any.
-        reason: Why it was chosen.
+        chosen: Any recipe, and why it was chosen.
         inputs: Of the model.
         outputs: Of the model.
         metadata: What the exporter wrote.
@@ -65,10 +72,10 @@ def bind_recipe(
     Raises:
         UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
     """
-    recipe, notes = with_told_scores(with_told_columns(recipe, outputs), outputs)
-    choice = _bound(recipe, reason, inputs, outputs, metadata, taken)
-    notes = (*notes, *notes_of_unread(choice.recipe, outputs), *notes_of_guesses(choice.recipe))
-    return replace(choice, notes=(*choice.notes, *notes))
+    recipe, notes = with_told_scores(with_told_columns(chosen.recipe, outputs), outputs)
+    choice = _bound(recipe, chosen.reason, inputs, outputs, metadata, taken)
+    notes = (*chosen.notes, *choice.notes, *notes, *notes_of_unread(choice.recipe, outputs))
+    return replace(choice, notes=(*notes, *notes_of_guesses(choice.recipe)), is_given=chosen.is_given)
 
 
 def _bound(
@@ -167,6 +174,11 @@ def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     wanted = recipe.input.tensor
     specs = [spec for spec in inputs if not wanted or spec.name == wanted]
     shown = ", ".join(map(str, inputs))
+    if wanted and not specs:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} feeds the input {wanted!r}, and the model has inputs {shown}",
+            remedy="name the model's own input as tensor under [input], or pass another recipe with --recipe",
+        )
     if len(specs) != 1 or len(inputs) != 1:
         raise UnsupportedError(
             f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
@@ -208,5 +220,117 @@ def _class_names(
 
 def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
     """Return the advice to pass a shipped recipe that fits, `tensors` among them."""
-    names = [possible_recipe.name for possible_recipe in possible_recipes(inputs, outputs, metadata)]
+    names = [possible_recipe.name for possible_recipe in possible_recipes(Interface(inputs, outputs, metadata))]
     return f"pass --recipe with one of {', '.join([*names, ARRAYS_RECIPE])}; or "
+
+
+# A recipe of sounds bound to a model: which input hears, which are states, which hold one number.
+
+_RATE = frozenset({"sr", "rate", "sample_rate", "sampling_rate", "samplerate"})
+"""Inputs of one number that are the rate."""
+
+
+def hear(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
+    """Return the recipe with the input that hears, the samples of a window, all shapes and constants.
+
+    Raises:
+        UnsupportedError: If inputs are left whose values nothing tells, or the window does not fit.
+    """
+    rates = {spec.name: float(recipe.audio.rate_hz) for spec in inputs if is_rate(spec)}
+    constants = {**rates, **recipe.input.constants}
+    known = {*constants, *recipe.input.states}
+    left = [spec for spec in inputs if spec.name not in known]
+    wanted = recipe.input.tensor
+    hearing = [spec for spec in left if spec.name == wanted] if wanted else left
+    others = ", ".join(str(spec) for spec in left if spec not in hearing[:1])
+    if not hearing or others:
+        text = f"it does not tell {others}" if hearing else "no input is left for it"
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} feeds one sound; {text}",
+            remedy="under [input]: tensor = the input that hears, states = { input = output } of what is fed back, "
+            "constants = { input = number } of what is always the same",
+        )
+    audio, shape = sized_for(recipe.audio, hearing[0], recipe.name)
+    shapes = {
+        spec.name: tuple(size if isinstance(size, int) and size > 0 else 1 for size in spec.shape)
+        for spec in inputs
+        if spec.name in known and spec.shape
+    }
+    shapes |= {hearing[0].name: shape}
+    taken = replace(
+        recipe.input, tensor=hearing[0].name, size=(), constants=constants, shapes={**shapes, **recipe.input.shapes}
+    )
+    return replace(recipe, audio=audio, input=taken)
+
+
+def is_rate(spec: TensorSpec) -> bool:
+    """Return whether an input is one number, by its name the rate of the sound."""
+    return spec.name.lower() in _RATE and all(size in (1, None) or isinstance(size, str) for size in spec.shape)
+
+
+# Facts of the outputs that a recipe reads, from the graph: are scores probabilities, and which are not read.
+
+_SUMMING = frozenset({"Gemm", "MatMul", "Conv", "Add", "GlobalAveragePool", "AveragePool", "QLinearConv"})
+"""Ops that make sums of products: what leaves them is no probability."""
+_WHOLE = ("Softmax", "QLinearSoftmax")
+"""Ops whose results are probabilities that exclude one another."""
+_FIRST_ALONE = frozenset({*CLASSIFIERS, *READERS, "argmax", "class_map", "heatmaps"})
+"""Decoders that read the first output, whatever else there is; those of detectors say so."""
+
+
+def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Recipe, tuple[Note, ...]]:
+    """Return the recipe with scores as the graph ends, and a note where that changes it.
+
+    Logits that are shown as probabilities, and probabilities that go through another softmax, are never meant.
+
+    Args:
+        recipe: Any.
+        outputs: Of the model, in its order.
+    """
+    numbers, read = recipe.postprocess, _without_states(recipe, outputs)
+    if not read or recipe.embedded:
+        return recipe, ()
+    if (head := head_of(numbers.decoder)) and head.scored:
+        scores = head.scored(read)
+        if numbers.scores is not Scores.USUAL or scores.op not in _SUMMING:
+            return recipe, ()
+        changed = replace(numbers, scores=Scores.LOGITS)
+        text = f"{scores} ends in {scores.op}: its scores are read as logits"
+    elif numbers.decoder == "probabilities" and read[0].op in _SUMMING:
+        changed = replace(numbers, decoder="logits")
+        text = f"{read[0]} ends in {read[0].op}: its scores are read as logits, and shown as probabilities"
+    elif numbers.decoder == "logits" and read[0].op in _WHOLE:
+        changed = replace(numbers, decoder="probabilities")
+        text = f"{read[0]} ends in {read[0].op}: its scores are probabilities already"
+    else:
+        return recipe, ()
+    return replace(recipe, postprocess=changed), (Note(NoteKind.INFO, text),)
+
+
+def notes_of_unread(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Note, ...]:
+    """Return a warning of outputs that a recipe leaves unread; none where all are read."""
+    own = _without_states(recipe, outputs) or [*outputs]
+    decoder, first = recipe.postprocess.decoder, own[0]
+    head = head_of(decoder)
+    read = head.read(own) if head else own[:1] if decoder in _FIRST_ALONE else own
+    others = [output for output in own if output not in read]
+    if not others or recipe.embedded:
+        return ()
+    seen = f"output{'s' if len(read) > 1 else ''} {' and '.join(map(str, read))}"
+    text = f"recipe {recipe.name!r} reads {seen} alone; not read: {', '.join(map(str, others))}"
+    is_spare = all(output.shape == first.shape for output in others)  # as of a head that only training reads
+    kind = NoteKind.INFO if is_spare else NoteKind.WARNING
+    return (Note(kind, text, "where they belong to the answer, read all as they are: --recipe tensors"),)
+
+
+def notes_of_guesses(recipe: Recipe) -> tuple[Note, ...]:
+    """Return a warning of values of a recipe that nobody told; none where it names none."""
+    if not recipe.guesses:
+        return ()
+    text = f"guesses in recipe {recipe.name!r}, which nobody checked: {', '.join(recipe.guesses)}"
+    return (Note(NoteKind.WARNING, text, "correct them, then take each out of guesses in the recipe"),)
+
+
+def _without_states(recipe: Recipe, outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    states = set(recipe.input.states.values())
+    return [output for output in outputs if output.name not in states]

@@ -25,6 +25,11 @@ class Embedded(StrEnum):
     of segmentation `CLASS_MAP`."""
 
     @property
+    def takes_frames(self) -> bool:
+        """Whether the model is fed frames of any size, which it scales itself."""
+        return self is Embedded.PREPROCESS
+
+    @property
     def takes_pictures(self) -> bool:
         """Whether it changes what the model is fed."""
         return self is not Embedded.POSTPROCESS

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import head_of
 from edgeopt.recipes.heads._shapes import STRIDES, count_cells
-from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Colour, Layout
-from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, with_points
+from edgeopt.recipes.inputs.picture_inputs import size_of, why_other_channels
+from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES, Layout
+from edgeopt.recipes.metadata import class_names_of, contradicts, with_points
 from edgeopt.recipes.outputs.columns import columns_in_name
 from edgeopt.recipes.outputs.output_shapes import SPREADING, knows_shapes, why_unfit
-from edgeopt.recipes.outputs.told_outputs import with_told_columns
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
 from edgeopt.system.disk import assets
-from edgeopt.system.text import plural
 
 _PRIORS = ((8, 3), (16, 2), (32, 2), (64, 3))
 """Strides of UltraFace, and its boxes a cell."""
@@ -22,15 +22,21 @@ _MOST_QUERIES = 1000
 """Boxes of a transformer; more are anchors."""
 
 
-def recognised(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
-) -> tuple[list[Recipe], list[Recipe]]:
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The tensors that a model takes and gives, by which recipes are matched."""
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    metadata: Mapping[str, str]
+    """What the exporter wrote."""
+
+
+def recognised(model: Interface) -> tuple[list[Recipe], list[Recipe]]:
     """Return the shipped recipes whose `match` a model meets, and all that could feed and read it."""
-    possible = possible_recipes(inputs, outputs, metadata)
-    by_graph = [recipe for recipe in possible if _fits(recipe, inputs, outputs, metadata, by_graph=True)]
-    fitting = by_graph or _explaining(
-        [recipe for recipe in possible if _fits(recipe, inputs, outputs, metadata)], outputs
-    )
+    possible = possible_recipes(model)
+    by_graph = [recipe for recipe in possible if _fits(recipe, model, by_graph=True)]
+    fitting = by_graph or _explaining([recipe for recipe in possible if _fits(recipe, model)], model.outputs)
     return fitting, possible
 
 
@@ -71,23 +77,25 @@ def shipped_recipes() -> list[Recipe]:
     return [recipe for recipe in recipes if recipe.match]
 
 
-def possible_recipes(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
-) -> list[Recipe]:
+def possible_recipes(model: Interface) -> list[Recipe]:
     """Return the shipped recipes that could feed a model and read its outputs."""
-    recipes = [with_told_columns(with_points(recipe, metadata), outputs) for recipe in shipped_recipes()]
-    return [other for other in recipes if _is_possible(other, inputs, outputs, metadata)]
+    recipes = [with_told_columns(with_points(recipe, model.metadata), model.outputs) for recipe in shipped_recipes()]
+    return [other for other in recipes if _is_possible(other, model)]
 
 
-def told_by(
-    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
-) -> str:
+def with_told_columns(recipe: Recipe, outputs: Sequence[TensorSpec]) -> Recipe:
+    """Return a recipe of a detector with what its outputs tell and it leaves open; what it says stays."""
+    head = head_of(recipe.postprocess.decoder)
+    return replace(recipe, postprocess=head.complete(recipe.postprocess, outputs)) if head else recipe
+
+
+def told_by(recipe: Recipe, model: Interface) -> str:
     """Return what a recipe that is recognised is recognised by, such as `the names of tensors and the shapes`."""
-    size = size_of(inputs[0], recipe, metadata)
-    met = [match for match in recipe.match if size and _matches(match, size, inputs, outputs, metadata)]
+    size = size_of(model.inputs[0], recipe, model.metadata)
+    met = [match for match in recipe.match if size and _matches(match, size, model)]
     first = next((match for match in met if match.sees_graph), met[0])
     signs = {
-        "the exporter's metadata": first.metadata or "names" in metadata,
+        "the exporter's metadata": first.metadata or "names" in model.metadata,
         "the names of tensors": first.input_names or first.output_names or first.columns_in_name,
         "the operators that make the outputs": first.ops,
     }
@@ -95,58 +103,47 @@ def told_by(
     return f"{asked} and the shapes" if asked else "the shapes"
 
 
-def _is_possible(
-    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
-) -> bool:
+def _is_possible(recipe: Recipe, model: Interface) -> bool:
     """Return whether a recipe can feed this model and read its outputs; others are never offered."""
-    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or why_other_channels(recipe, inputs[0]):
+    if (
+        len(model.inputs) != 1
+        or model.inputs[0].dtype not in PICTURE_TYPES
+        or why_other_channels(recipe, model.inputs[0])
+    ):
         return False
-    size = size_of(inputs[0], recipe, metadata)
-    if size is None or contradicts(metadata, recipe):
+    size = size_of(model.inputs[0], recipe, model.metadata)
+    if size is None or contradicts(model.metadata, recipe):
         return False
     strides, head = recipe.postprocess.strides, head_of(recipe.postprocess.decoder)
     if strides and not (head and head.rounds_up) and any(side % max(strides) for side in size):
         return False
     if not knows_shapes(recipe):
-        return _fits(recipe, inputs, outputs, metadata)
-    if head and head.needs_match and not _fits(recipe, inputs, outputs, metadata):
+        return _fits(recipe, model)
+    if head and head.needs_match and not _fits(recipe, model):
         return False
-    return not why_unfit(recipe.with_size(*size), outputs)
+    return not why_unfit(recipe.with_size(*size), model.outputs)
 
 
-def _fits(
-    recipe: Recipe,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    metadata: Mapping[str, str],
-    *,
-    by_graph: bool = False,
-) -> bool:
+def _fits(recipe: Recipe, model: Interface, *, by_graph: bool = False) -> bool:
     """Return whether one of the recipe's matches has these shapes; `by_graph`: one that asks for names or operators."""
-    size = size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
+    size = size_of(model.inputs[0], recipe, model.metadata) if len(model.inputs) == 1 else None
     matches = [match for match in recipe.match if match.sees_graph or not by_graph]
-    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in matches)
+    return size is not None and any(_matches(match, size, model) for match in matches)
 
 
-def _matches(
-    match: Match,
-    size: tuple[int, int],
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    metadata: Mapping[str, str],
-) -> bool:
-    if any(text not in metadata.get(key, "") for key, text in match.metadata.items()):
+def _matches(match: Match, size: tuple[int, int], model: Interface) -> bool:
+    if any(text not in model.metadata.get(key, "") for key, text in match.metadata.items()):
         return False
-    if match.input_names and set(match.input_names) != {spec.name for spec in inputs}:
+    if match.input_names and set(match.input_names) != {spec.name for spec in model.inputs}:
         return False
-    if len(match.outputs) != len(outputs):
+    if len(match.outputs) != len(model.outputs):
         return False
-    if match.columns_in_name and not columns_in_name(outputs[0].name):
+    if match.columns_in_name and not columns_in_name(model.outputs[0].name):
         return False
     known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES), "priors": _priors(size)}
-    if names := class_names_of(metadata):
+    if names := class_names_of(model.metadata):
         known["classes"] = len(names)
-    remaining = list(outputs)
+    remaining = list(model.outputs)
     for i, pattern in enumerate(match.outputs):  # exporters order outputs as they like
         able = [
             spec
@@ -155,7 +152,11 @@ def _matches(
             and (not match.ops or _is_made_by(match.ops[i], spec))
         ]
         if pattern and pattern[0] == "rows":  # the batch of the input is none, however it is called
-            able = [spec for spec in able if spec.op not in SPREADING and {*spec.shape[:1]}.isdisjoint(inputs[0].shape)]
+            able = [
+                spec
+                for spec in able
+                if spec.op not in SPREADING and {*spec.shape[:1]}.isdisjoint(model.inputs[0].shape)
+            ]
         tensor_spec = next((spec for spec in able if shape_matches(pattern, spec.shape, known)), None)
         if tensor_spec is None:
             return False
@@ -194,45 +195,3 @@ def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], kno
             return False
     known.update(learnt)
     return True
-
-
-def size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return height and width: the model's own, the recipe's, or the exporter's."""
-    if not has_axes_of_picture(tensor, recipe):
-        return None
-    height, width = (tensor.shape[axis] for axis in layout_of(tensor, recipe).plane)
-    if isinstance(height, int) and isinstance(width, int):
-        return height, width
-    if recipe.input.size:
-        return recipe.input.size[0], recipe.input.size[1]
-    return input_size_of(metadata)
-
-
-def has_axes_of_picture(tensor: TensorSpec, recipe: Recipe) -> bool:
-    """Return whether an input has four dimensions, or three where the recipe's layout has no batch."""
-    return len(tensor.shape) == 4 or (len(tensor.shape) == 3 and recipe.input.layout is Layout.CHW)
-
-
-def layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
-    """Return the recipe's layout, or the other one where only that one has 1 or 3 channels.
-
-    A model may have a batch where the recipe has none.
-    """
-    if len(tensor.shape) == 3:
-        return Layout.CHW
-    channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
-    own = Layout.NCHW if recipe.input.layout is Layout.CHW else recipe.input.layout
-    other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
-    is_other = isinstance(channels[own], int) and channels[own] not in (1, 3) and channels[other] in (1, 3)
-    return other if is_other else own
-
-
-def why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
-    """Return why the recipe's channels do not fit the input; empty where they do."""
-    channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
-    if not has_axes_of_picture(tensor, recipe):
-        return "it has not four dimensions"
-    result = tensor.shape[layout_of(tensor, recipe).channels]
-    if not isinstance(result, int) or result == channels:
-        return ""
-    return f"it has {plural(result, 'channel')}, {recipe.preprocess.colour} has {channels}"

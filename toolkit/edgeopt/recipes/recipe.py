@@ -11,7 +11,7 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.allowed import MAX_DROP, Check, Share
+from edgeopt.recipes.default_limits import MAX_DROP, Check, Share
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.inputs.audio import Audio
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess

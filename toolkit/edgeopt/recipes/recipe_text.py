@@ -60,7 +60,7 @@ def recipe_text(
     if labels or "labels" in comments:
         lines += _line("labels", labels, comments.get("labels", ""))
     if recipe.guesses:
-        lines += ["# keys that are guesses, and told so by every command: take out each that you checked"]
+        lines += ["# guessed keys, of which every command warns: take out each that you checked"]
         lines += _line("guesses", recipe.guesses, "")
     for table in _TABLES:
         values = _values(getattr(changed, table), table, comments)

@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.files.exported_folder import folder_name
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
-from edgeopt.recipes.drafting.configured import configured
+from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, ChosenRecipe, bind_recipe
+from edgeopt.recipes.drafting.hugging_face import folder_of, read_configuration, recipe_told
 from edgeopt.recipes.drafting.sound_reading import sound_recipe
-from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN
+from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN, text_recipe
 from edgeopt.recipes.inputs.input_shapes import Shapes, sample_shape
 from edgeopt.recipes.inputs.preprocess import PICTURE_TYPES
-from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
+from edgeopt.recipes.matching import Interface, recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import named_task, other_task
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.system.disk.links import beside
@@ -52,25 +53,33 @@ def choose_recipe(
         UnsupportedError: If an input dimension is free and nothing fixes it.
     """
     inputs, taken = _as_given(inputs, given or {})
+    model = Interface(inputs, outputs, metadata)
+    chosen = _choose(asked, path, model, has_tensors=bool(given), may_rival=may_rival)
+    first, *rest = (bind_recipe(each, inputs, outputs, metadata, taken) for each in chosen)
+    return replace(first, rivals=tuple(rest))
+
+
+def _choose(
+    asked: str | None, path: Path | None, model: Interface, *, has_tensors: bool, may_rival: bool
+) -> list[ChosenRecipe]:
+    """Return the recipe for a model; several only where they may rival."""
     if asked is not None:
-        text = "asked for with --recipe"
-        return replace(bind_recipe(find_recipe(asked), text, inputs, outputs, metadata, taken), is_given=True)
+        return [ChosenRecipe(find_recipe(asked), "asked for with --recipe", is_given=True)]
     own = beside(path, "recipe.toml") if path else None
     if own is not None and own.is_file():
-        result, text = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
-        return replace(bind_recipe(result, text, inputs, outputs, metadata, taken), is_given=True)
-    beside_it = configured(path, inputs, outputs, metadata, taken)
+        return [ChosenRecipe(read_recipe(own, stays_inside=True), f"{own.name} lies beside the model", is_given=True)]
+    beside_it = configured(path, model.inputs, model.outputs)
     if beside_it and beside_it.recipe.task != ARRAYS_RECIPE:
-        return beside_it
-    fitting, possible = recognised(inputs, outputs, metadata)
+        return [beside_it]
+    fitting, possible = recognised(model)
     if not fitting and beside_it:
-        return beside_it
-    shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
-    if not fitting and not given and (heard := _heard(inputs, outputs, metadata, taken)):
-        return heard
-    if not fitting and given:
-        return _as_tensors(shapes, path, inputs, outputs, metadata, taken)
-    if not fitting and (task := other_task(metadata, shipped_recipes())):
+        return [beside_it]
+    shapes = f"inputs {', '.join(map(str, model.inputs))}; outputs {', '.join(map(str, model.outputs))}"
+    if not fitting and not has_tensors and (heard := _heard(model.inputs, model.outputs)):
+        return [heard]
+    if not fitting and has_tensors:
+        return [_as_tensors(shapes, path)]
+    if not fitting and (task := other_task(model.metadata, shipped_recipes())):
         raise UnsupportedError(
             f"the exporter says that this model is for {named_task(task)}, which no recipe reads",
             remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz, or a recipe of its "
@@ -80,40 +89,27 @@ def choose_recipe(
         named = f"; or pass --recipe with one of {', '.join(recipe.name for recipe in possible)}" if possible else ""
         raise EdgeoptError(
             f"no recipe fits this model ({shapes})",
-            remedy=f"write one: edgeopt recipe {_told_path(path)}{_as_they_are(inputs)}; or pass its inputs as arrays: "
-            "--calib FILE.npz "
+            remedy=f"write one: edgeopt recipe {_told_path(path)}{_as_they_are(model.inputs)}; "
+            "or pass its inputs as arrays: --calib FILE.npz "
             f"(edgeopt bench: --source){named}",
         )
     if len(fitting) > 1 and not may_rival:
         names = ", ".join(recipe.name for recipe in fitting)
         raise EdgeoptError(
             f"{len(fitting)} recipes fit this model: {names} ({shapes})",
-            remedy=f"pass --recipe with one of {names}{f', or {ARRAYS_RECIPE}' if given else ''}",
+            remedy=f"pass --recipe with one of {names}{f', or {ARRAYS_RECIPE}' if has_tensors else ''}",
         )
-    first, *rest = (
-        bind_recipe(
-            other,
-            f"{told_by(other, inputs, outputs, metadata)} fit it {'alone' if len(fitting) == 1 else 'too'} ({shapes})",
-            inputs,
-            outputs,
-            metadata,
-            taken,
-        )
-        for other in fitting
-    )
-    return replace(first, rivals=tuple(rest))
+    alone = "alone" if len(fitting) == 1 else "too"
+    return [ChosenRecipe(other, f"{told_by(other, model)} fit it {alone} ({shapes})") for other in fitting]
 
 
-def _heard(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str], taken: Shapes
-) -> Choice | None:
+def _heard(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> ChosenRecipe | None:
     """Return the recipe of a model that hears, as `edgeopt recipe` drafts it without a question; None: it is none."""
-    if (found := sound_recipe(inputs, outputs)) is None:
+    if (drafted := sound_recipe(inputs, outputs)) is None:
         return None
-    recipe, comments = found
+    recipe, comments = drafted
     guesses = tuple(key for key, comment in comments.items() if comment.startswith(NOT_KNOWN))
-    reason = comments.get("task", "the names and shapes of its inputs")
-    return bind_recipe(replace(recipe, guesses=guesses), reason, inputs, outputs, metadata, taken)
+    return ChosenRecipe(replace(recipe, guesses=guesses), comments.get("task", "the names and shapes of its inputs"))
 
 
 def _as_they_are(inputs: Sequence[TensorSpec]) -> str:
@@ -138,23 +134,39 @@ def _as_given(inputs: Sequence[TensorSpec], values: Shapes) -> tuple[tuple[Tenso
     return tuple(bound), taken
 
 
-def _as_tensors(
-    shapes: str,
-    path: Path | None,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    metadata: Mapping[str, str],
-    taken: Shapes,
-) -> Choice:
+def _as_tensors(shapes: str, path: Path | None) -> ChosenRecipe:
     """Return the recipe whose answer is the outputs, and a warning that agreement alone judges."""
     recipe = find_recipe(ARRAYS_RECIPE)
-    choice = bind_recipe(
-        recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken
-    )
     note = Note(
         NoteKind.WARNING,
         f"no recipe fits this model, so recipe {recipe.name!r} is taken: accuracy is judged by the agreement of "
-        f"outputs alone, at least {choice.recipe.least_agreement:g} is asked",
+        f"outputs alone, at least {recipe.least_agreement:g} is asked",
         f"for a metric on labels write a recipe: edgeopt recipe {_told_path(path)}",
     )
-    return replace(choice, notes=(note, *choice.notes))
+    return ChosenRecipe(recipe, f"no other recipe fits, and tensors are given ({shapes})", (note,))
+
+
+# The recipe that configurations of Hugging Face beside a model tell.
+
+
+def configured(path: Path | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> ChosenRecipe | None:
+    """Return the recipe that the configurations beside a model tell; None where they tell too little.
+
+    Args:
+        path: Of the model.
+        inputs: Of the model.
+        outputs: Of the model.
+
+    Raises:
+        EdgeoptError: If a configuration cannot be read.
+    """
+    folder = folder_of(path) if path else None
+    if folder is None or (configuration := read_configuration(folder)) is None:
+        return None
+    names = [output.name for output in outputs]
+    task = configuration.task_of([spec.name for spec in inputs], names)
+    reason = f"told by the configurations in {folder}" + (f": {task.name}" if task else "")
+    if of_texts := text_recipe(folder, configuration, inputs, outputs):
+        return ChosenRecipe(of_texts[0], reason, is_given=True)
+    recipe, notes = recipe_told(configuration, inputs, names, name=folder_name(folder), source=folder.name)
+    return ChosenRecipe(recipe, reason, tuple(notes), is_given=True) if recipe else None

@@ -10,7 +10,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.recipes.inputs.wav_files import read_wav
-from edgeopt.running.writing import SUMMARISE, WrittenResult
+from edgeopt.running.writing import SUMMARISE, WrittenResult, write_to
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Long, Piece
 from edgeopt.system.text import plural
@@ -49,13 +49,11 @@ def answer_source(
     from edgeopt.measurement.generation.right_writer import open_right_pair  # with onnx, which others do without
 
     with open_right_pair(folder, threads) as opened, opened.generate(given, asked) as answer:
-        try:
-            for piece in answer:
-                hear(piece, answer.account)
-        except KeyboardInterrupt:
-            answer.cancel()
-        notes = [*opened.files.notes, *_left_out(given, opened, asked.long)]
-        return WrittenResult(opened.files.name, answer.account, tuple(notes), budget)
+        interrupted = write_to(hear, answer)
+        notes = (*opened.files.notes, *_left_out(given, opened, asked.long))
+        return WrittenResult(
+            model=opened.files.name, account=answer.account, notes=notes, budget=budget, interrupted=interrupted
+        )
 
 
 def _left_out(given: Sound | str, opened: EncoderDecoder, long: Long) -> list[Note]:

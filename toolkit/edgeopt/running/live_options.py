@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
-from edgeopt.measurement.common_options import threads_option
+from edgeopt.measurement.common_options import MAX_MISS_RATIO, threads_option
 from edgeopt.system.declared.options import FileUse, Syntax, option
 
 STREAM, OUTPUT, DRIFT = "The stream", "Where answers go", "Drift"
@@ -18,41 +19,44 @@ class LiveOptions:
 
     fps: float | None = option(
         None,
-        "Frames a second that come from a file, or are asked of a camera.",
+        "Frames a second: the rate at which a file is played, or that a camera is asked for.",
         group=STREAM,
         syntax=Syntax.NUMBER,
-        least=0,
+        least=0.001,
         most=1000,
-        above=True,
-        shown="a camera's own; a file: as fast as it is answered",
+        shown="the camera's own; a file as fast as it is answered",
     )
     """None: a camera's own rate, and every frame of a file."""
     budget_ms: float | None = option(
         None,
-        "Time from a frame to its answer, such as 33ms: a gate.",
+        "Time from a frame to its answer, such as 33ms; exit code 2 if it is missed.",
         "--budget",
         group=STREAM,
         syntax=Syntax.FRAME_BUDGET,
-        shown="the bundle's, no gate",
+        shown="the bundle's, without an effect on the exit code",
     )
     """None: the bundle's own, which judges nothing."""
     max_miss_ratio: float = option(
-        0.01, "Share of the frames that may be late or lost.", "--max-miss", group=STREAM, syntax=Syntax.SHARE
+        MAX_MISS_RATIO,
+        "Share of the frames that may be late or lost.",
+        "--max-miss",
+        group=STREAM,
+        syntax=Syntax.SHARE,
     )
     queue: str = option("latest", "Which frames wait while the model is busy: fifo, bounded:K or latest.", group=STREAM)
     degrade: bool = option(
         True,
-        "Never skip frames or take a lighter model where frames are late.",
+        "Never skip frames or use a lighter model when frames are late.",
         "--no-degrade",
         group=STREAM,
         syntax=Syntax.FLAG,
         flag_value=False,
     )
-    limit: int | None = option(None, "Stop after so many answers.", group=STREAM, syntax=Syntax.WHOLE, least=1)
+    limit: int | None = option(None, "Stop after this many answers.", group=STREAM, syntax=Syntax.WHOLE, least=1)
     """Answers after which it ends."""
     save: Path | None = option(
         None,
-        "Write the frames with their answers drawn: into a video (.mp4, .avi, .mkv, .mov), or a folder of pictures.",
+        "Write the frames with the answers drawn on them: a video (.mp4, .avi, .mkv, .mov) or a folder of pictures.",
         group=OUTPUT,
         syntax=Syntax.FILE,
         file_use=FileUse.WRITE,
@@ -60,13 +64,13 @@ class LiveOptions:
     """A video, or a folder for pictures."""
     view: bool = option(
         False,
-        "Show the answers on a page of this machine; prints its address.",
+        "Show the answers in a web page on this machine, whose address is printed.",
         group=OUTPUT,
         syntax=Syntax.FLAG,
     )
     drift: str = option(
         "",
-        "Watch whether frames are still like those of calibration (bundle), or of a file from --learn-drift.",
+        "Watch whether the frames are still like those of calibration (bundle), or of a file from --learn-drift.",
         group=DRIFT,
         file_use=FileUse.READ,
         shown="not watched",
@@ -74,7 +78,7 @@ class LiveOptions:
     """`bundle`, or the path of a sketch; empty: nothing is watched."""
     learn_drift: Path | None = option(
         None,
-        "Write down what is usual in these frames, for --drift.",
+        "Write into this file what these frames are like, for --drift.",
         group=DRIFT,
         syntax=Syntax.FILE,
         file_use=FileUse.WRITE,
@@ -82,7 +86,7 @@ class LiveOptions:
     """A file for the sketch of the frames that go by."""
     false_alarms: float = option(
         1.0,
-        "False alarms a week at most, where frames half a second apart are independent.",
+        "Most false alarms a week, if frames half a second apart are independent.",
         group=DRIFT,
         syntax=Syntax.NUMBER,
         least=0,
@@ -96,3 +100,23 @@ class LiveOptions:
     """Recipe of a model as it is: shipped name or path; None: read from the model."""
     target: str | None = None
     """Target of a model as it is: shipped name or path; None: this processor."""
+
+
+class LiveWishes(TypedDict, total=False):
+    """Keyword options of `run` on frames; `LiveOptions` says what each means, and its default."""
+
+    fps: float | None
+    budget_ms: float | None
+    max_miss_ratio: float
+    queue: str
+    degrade: bool
+    limit: int | None
+    save: str | Path | None
+    view: bool
+    drift: str
+    learn_drift: str | Path | None
+    false_alarms: float
+    threads: int
+    code: str | Path | None
+    recipe: str | None
+    target: str | None

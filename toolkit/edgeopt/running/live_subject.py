@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.opening.subject import shapes_of
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.given import write_original
+from edgeopt.recipes.binding import notes_of_guesses
 from edgeopt.recipes.drawings import HEIGHT
-from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.running.plain import as_text, plain
 from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.outputs.sounds import DrawAll
@@ -30,14 +31,31 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.disk import assets
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural
-from edgeopt.tasks._joined import Joined
+from edgeopt.tasks import Task
 
 _NOT_DRAWN = "leave --save and --view out, or pass --json"
 _HELD = {"sample": "tensors"}
 
 
+class Teller(Protocol):
+    """Tells the answers of a model or a pipeline, which need not be loaded any more."""
+
+    def as_text(self, answer: Any) -> str:
+        """Return an answer in a line."""
+        ...
+
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        """Return plain values by name, all finite or None."""
+        ...
+
+
 class LiveSubject(Protocol):
     """A model or a pipeline, loaded."""
+
+    @property
+    def teller(self) -> Teller:
+        """Tells its answers."""
+        ...
 
     @property
     def served(self) -> Runtime | Pipeline:
@@ -52,14 +70,6 @@ class LiveSubject(Protocol):
     @property
     def budget_ms(self) -> float:
         """The budget of a frame, where nobody asks for another."""
-        ...
-
-    def as_text(self, answer: Any) -> str:
-        """Return an answer in a line."""
-        ...
-
-    def as_json(self, answer: Any) -> dict[str, Any]:
-        """Return plain values by name, all finite or None."""
         ...
 
     def why_no_answer(self, frame: Any, answer: Any) -> str:
@@ -85,6 +95,15 @@ class LiveSubject(Protocol):
     @property
     def draw_windows(self) -> DrawAll | None:
         """Draws the windows of one sound as one; None: each is drawn by itself."""
+        ...
+
+
+@runtime_checkable
+class Joined(Protocol):
+    """A task whose answers to one window after another can be put together."""
+
+    def joined(self, frames: Sequence[Any], answers: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the windows of one sound as one, and their answers."""
         ...
 
 
@@ -156,14 +175,9 @@ def _refuse_code(code: Path | None) -> None:
 class _Model:
     def __init__(self, runtime: Runtime, notes: tuple[Note, ...] = ()) -> None:
         self.served, self._task = runtime, runtime.task
+        self.teller: Teller = self._task
         self.notes = (*notes, *runtime.notes)
         self.budget_ms = runtime.bundle.target.budget_ms
-
-    def as_text(self, answer: Any) -> str:
-        return self._task.as_text(answer)
-
-    def as_json(self, answer: Any) -> dict[str, Any]:
-        return self._task.as_json(answer)
 
     def why_no_answer(self, frame: Any, answer: Any) -> str:
         return "" if self._task.count(answer) else self.served.why_no_answer(frame)
@@ -185,19 +199,18 @@ class _Model:
         return lambda windows, answers: self.draw(*task.joined(windows, answers))
 
 
-class _Whole:
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.served, self.notes = pipeline, tuple(pipeline.notes)
-        self._stages = pipeline.description.stages
-        self._tasks = {name: model.task for name, model in pipeline.models.items()}
-        first = next(iter(pipeline.models.values()))
-        self.budget_ms = pipeline.description.budget_ms or first.bundle.target.budget_ms
-        self._drawn = next(filter(self._finds_boxes, self._stages), None)
+@dataclass(frozen=True, slots=True)
+class _StagesTeller:
+    """Tells what the stages of a pipeline answered."""
+
+    stages: tuple[Stage, ...]
+    tasks: Mapping[str, Task]
+    """By the stage whose model has it."""
 
     def as_text(self, answer: Answer) -> str:
         """Return what the last stage answers."""
-        last = self._stages[-1]
-        task = self._tasks.get(last.name)
+        last = self.stages[-1]
+        task = self.tasks.get(last.name)
         if isinstance(answer.last, Crops):
             return plural(len(answer.last), "picture")
         if task is None:
@@ -208,8 +221,25 @@ class _Whole:
 
     def as_json(self, answer: Answer) -> dict[str, Any]:
         """Return `last`, the answer of the last stage, `stages`, those of all by name, and `runs` of each model."""
-        stages = {name: self._told(name, stage) for name, stage in answer.stages.items()}
-        return {"last": stages[self._stages[-1].name], "stages": stages, "runs": dict(answer.runs)}
+        stages = {name: self._stage_as_json(name, stage) for name, stage in answer.stages.items()}
+        return {"last": stages[self.stages[-1].name], "stages": stages, "runs": dict(answer.runs)}
+
+    def _stage_as_json(self, name: str, answer: Any) -> Any:
+        task = self.tasks.get(name)
+        if task is None:
+            return plain(answer)
+        return [task.as_json(value) for value in answer] if isinstance(answer, list) else task.as_json(answer)
+
+
+class _Whole:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.served, self.notes = pipeline, tuple(pipeline.notes)
+        self._stages = pipeline.description.stages
+        self._tasks = {name: model.task for name, model in pipeline.models.items()}
+        self.teller: Teller = _StagesTeller(self._stages, self._tasks)
+        first = next(iter(pipeline.models.values()))
+        self.budget_ms = pipeline.description.budget_ms or first.bundle.target.budget_ms
+        self._drawn = next(filter(self._finds_boxes, self._stages), None)
 
     def why_no_answer(self, frame: Any, answer: Any) -> str:
         """Return nothing: what a pipeline should find is the app's to know."""
@@ -237,12 +267,6 @@ class _Whole:
 
     def _finds_boxes(self, stage: Stage) -> bool:
         return stage.name in self._tasks and stage.takes == (FRAME,) and self._tasks[stage.name].gives_boxes
-
-    def _told(self, name: str, answer: Any) -> Any:
-        task = self._tasks.get(name)
-        if task is None:
-            return plain(answer)
-        return [task.as_json(value) for value in answer] if isinstance(answer, list) else task.as_json(answer)
 
 
 def _height(frame: Any) -> int:

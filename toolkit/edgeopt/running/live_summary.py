@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from shlex import quote
 
 from edgeopt.errors import EXIT_MISSED, Note, NoteKind
@@ -30,7 +29,7 @@ def summarize(result: LiveResult) -> Document:
         command="run",
         subject=result.bundle,
         title=f"{result.bundle} on {result.source}",
-        data=_data(result),
+        data=result.as_json(),
         sections=(
             Section(values=tuple(_counts(result)), is_detail=is_short),
             Section("Stages (ms)", make_table(_rows(stats), _COLUMNS), is_detail=is_short),
@@ -119,33 +118,18 @@ def _verdict(result: LiveResult) -> VerdictLines:
     code = f" --code {quote(str(result.code))}" if result.code else ""
     bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {typed_duration(judged.budget_ms)}"
     return VerdictLines(
-        CommandOutcome.by_exit(result.exit_code),
+        CommandOutcome.by_exit(judged.verdict.exit_code),
         f"{_told(result, judged)}{end}",
-        next_command=bench if result.exit_code == EXIT_MISSED else "",
+        next_command=bench if judged.verdict.exit_code == EXIT_MISSED else "",
     )
 
 
 def _judgement(result: LiveResult) -> JudgedCase:
     assert result.budget is not None
-    return JudgedCase.by_exit(f"{result.bundle} budget", result.exit_code, _told(result, result.budget))
+    exit_code = result.budget.verdict.exit_code
+    return JudgedCase.by_exit(f"{result.bundle} budget", exit_code, _told(result, result.budget))
 
 
 def _told(result: LiveResult, judged: BudgetResult) -> str:
     """Return what the budget's frames prove; where frames can be lost, these are misses too."""
     return judged.told("" if result.is_on_demand else " or lost")
-
-
-def _data(result: LiveResult) -> dict[str, object]:
-    stats = result.stats.to_json()
-    budget = None if result.budget is None else asdict(result.budget)
-    return {
-        "bundle": result.bundle,
-        "source": result.source,
-        "seconds": result.seconds,
-        "stats": stats,
-        "budget": budget,
-        "saved": result.saved,
-        "learned": result.learned,
-        "interrupted": result.interrupted,
-        "failure": None if result.failure is None else result.failure.problem,
-    }

@@ -14,7 +14,7 @@ from edgeopt.system.declared.optional import require
 from edgeopt.system.text import format_bytes, plural
 
 if TYPE_CHECKING:
-    from edgeopt.runtime.serve.room import MemoryPlace, Room
+    from edgeopt.runtime.serve.room import MemoryNeeds, MemoryPlace, Room
     from edgeopt.runtime.serve.several import LazyModel
     from edgeopt.runtime.serve.site import Watched
     from edgeopt.runtime.serve.watching.tally import Tally
@@ -53,6 +53,8 @@ class ServeOptions:
     limits: Limits = field(default_factory=Limits)
     access_log: str = ""
     """Path of the file with a line for each request; `-`: standard error; empty: none."""
+    voice: str = ""
+    """A model of voice activity in front of models that hear, by its bundle or ONNX file; empty: all is heard."""
     exact: bool = False
     """Whether all answers are exact, as `AnswerOptions.exact` has it; else they are where the model is."""
 
@@ -64,15 +66,29 @@ class Served:
     name: str
     """Name of the model; of several, their names."""
     answered: int
+    """Answers that were whole."""
     lost: int
     """Answers whose client went away, or that broke."""
     refused: int
+    """Requests that got no answer, by their own fault or by a limit."""
 
     def __str__(self) -> str:
         parts = [plural(self.answered, "answer")]
         parts += [f"{self.lost} lost by their clients or broken"] if self.lost else []
         parts += [f"{self.refused} refused"] if self.refused else []
         return f"{self.name}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A server that listens."""
+
+    address: str
+    """How a client calls it."""
+    names: tuple[str, ...]
+    """Names of its models."""
+    stop: Callable[[], None]
+    """Ends it, from any thread; a second call ends answers that are on their way."""
 
 
 @dataclass(slots=True)
@@ -98,8 +114,8 @@ class Hosted:
     """The name in its recipe."""
     paths: tuple[str, ...]
     """The paths that it answers."""
-    needed_bytes: int
-    """Least memory that it takes, as far as its files tell: weights, and the cache of its slots."""
+    needs: MemoryNeeds
+    """Least memory that it takes, as far as its files tell: weights, the cache of its slots, and a draft."""
     options: ServeOptions
     open_routes: Callable[[str, ServeOptions, MemoryPlace | None], ServedModel]
     """Opens it with what answers requests for it."""
@@ -117,7 +133,7 @@ def bytes_beside(file: Path) -> int:
 def serve(
     models: Sequence[Hosted],
     tell: Callable[[str], None],
-    begun: Callable[[str, Callable[[], None]], None] = lambda *_: None,
+    begun: Callable[[Begun], None] = lambda _: None,
 ) -> Served:
     """Serve until SIGTERM, Ctrl-C or a call; answers on their way are finished first.
 
@@ -126,7 +142,7 @@ def serve(
     Args:
         models: One or more, with the same options for the server itself.
         tell: Hears one line at the start, and one for each warning.
-        begun: Hears the address at which it listens, and gets what ends it, from any thread.
+        begun: Hears where it listens, and gets what ends it.
 
     Raises:
         MissingDependencyError: If the extra `serve` is not installed.
@@ -159,7 +175,7 @@ def serve(
                 tell(line)
             if access.hosts is None and (open_to_all := _open_to_all(options)):
                 tell(f"warning: {open_to_all}")
-            begun(address, server.stop)
+            begun(Begun(address, hosting.watched.names, server.stop))
             server.run(app, listening)
         finally:
             room.close()
@@ -192,7 +208,7 @@ class _Single:
     def __init__(self, model: Hosted, room: Room) -> None:
         from edgeopt.runtime.serve.site import Watched
 
-        place = room.place(model.options.name or model.name, model.needed_bytes) if room.limit_bytes else None
+        place = room.place(model.options.name or model.name, model.needs) if room.limit_bytes else None
         self._opened = opened = model.open(model.options.name, place)
         self.watched = Watched((opened.name,), lambda: [opened.tally], opened.tally)
         self.routes = opened.routes
@@ -222,7 +238,7 @@ class _Several:
         limits = models[0].options.limits
         self._lazy: list[LazyModel] = []
         for name, model in self._hosted.items():
-            servable = ServableModel(name, model.paths, self._opener(name, model, room.place(name, model.needed_bytes)))
+            servable = ServableModel(name, model.paths, self._opener(name, model, room.place(name, model.needs)))
             self._lazy.append(LazyModel(servable, limits))
         own = Tally("", ("queue",), _Nothing())
         self.watched = Watched(tuple(self._hosted), lambda: [each.tally for each in self._opened.values()], own)

@@ -14,13 +14,16 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.opening.given import open_given
+from edgeopt.recipes.inputs.text_input import fill_of
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.running.serving import Hosted, ServedModel, ServeOptions, bytes_beside
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.bundles.parts import Port
 from edgeopt.runtime.fallback import least_bytes
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.serve.room import MemoryNeeds
 from edgeopt.system.machine.threads import engine_threads
 
 if TYPE_CHECKING:
@@ -67,10 +70,11 @@ def hosted_frames(model: str, options: ServeOptions) -> Hosted:
     """
     if (brought := _brought(model)) is not None:
         use = _use_of(brought.recipe, brought.outputs, model)
-        return Hosted(model, brought.recipe.name, _PATHS[use], bytes_beside(brought.path), options, open_brought)
+        needs = MemoryNeeds(bytes_beside(brought.path))
+        return Hosted(model, brought.recipe.name, _PATHS[use], needs, options, open_brought)
     bundle = _find_bundle(model)
     paths = _PATHS[_use_of(bundle.recipe, bundle.artefacts[0].outputs, model)]
-    return Hosted(model, bundle.recipe.name, paths, least_bytes(bundle.artefacts[0], 0), options, open_frames)
+    return Hosted(model, bundle.recipe.name, paths, MemoryNeeds(least_bytes(bundle, 0)), options, open_frames)
 
 
 def open_brought(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
@@ -113,7 +117,7 @@ def open_frames(model: str, options: ServeOptions, place: MemoryPlace | None = N
     """
     from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.routes.frames import PictureRoute
-    from edgeopt.runtime.serve.routes.text_models import BundledTexts
+    from edgeopt.runtime.serve.routes.text_models import BundledTexts, TextsByLength
     from edgeopt.runtime.serve.watching.tally import Tally
     from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
@@ -124,14 +128,18 @@ def open_frames(model: str, options: ServeOptions, place: MemoryPlace | None = N
         return Runtime.load(bundle, threads=options.threads or None)
 
     def opened_texts() -> TextModel:
-        return BundledTexts(opened())
+        runtime = opened()
+        recipe = runtime.bundle.recipe
+        if fill_of(recipe.tokenizer, runtime.session.inputs) is Fill.TOGETHER:
+            return TextsByLength(runtime.session, recipe, runtime)
+        return BundledTexts(runtime)
 
     if use is not _Use.PICTURES:
         return _of_texts(name, use, Holder(opened_texts, options.keep_s, place), options)
     holder = Holder(opened, options.keep_s, place)
     with holder.held() as runtime:
-        tally = Tally(name, ("queue", "decode", *runtime.stages), holder)
-    pictures = PictureRoute(name, holder, options.limits, tally, SpanTracer(name))
+        tally, decoding = Tally(name, ("queue", "decode", *runtime.stages), holder), runtime.task.decoding
+    pictures = PictureRoute(name, holder, options.limits, tally, SpanTracer(name), decoding)
     return ServedModel(name, tally, holder, pictures.routes(), pictures.close, _TOLD[use])
 
 
@@ -174,12 +182,7 @@ def _use_of(recipe: Recipe, outputs: Sequence[Port | TensorSpec], model: str) ->
 
 
 def _brought(model: str) -> _Brought | None:
-    """Return a model that reads texts and takes any number of them, of any length; None of any other, or a bundle.
-
-    `optimize` fixes both sizes, so that such a model is served as it was brought.
-    """
-    from edgeopt.runtime.serve.routes.text_models import has_free_sizes
-
+    """Return a model that reads texts and takes any number of them, of any length; None of any other, or a bundle."""
     path = Path(model)
     if path.is_dir() and is_bundle(path):
         return None
@@ -189,7 +192,7 @@ def _brought(model: str) -> _Brought | None:
         choice = choose_recipe(None, file, loaded.inputs, loaded.outputs, loaded.metadata)
     except EdgeoptError:
         return None  # what is no bundle either is told so
-    if choice.recipe.kind != "text" or not has_free_sizes(loaded.inputs):
+    if choice.recipe.kind != "text" or choice.recipe.tokenizer.fill is not Fill.TOGETHER:
         return None
     return _Brought(file, choice.recipe, loaded.outputs)
 

@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.measurement.opening.right_optimizations import Correction
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.answer_defaults import GUESSES
 from edgeopt.recipes.texts.chat_template import read_chat_template
-from edgeopt.running.serving import Hosted, ServedModel, ServeOptions, bytes_beside
+from edgeopt.running.serving import Hosted, ServedModel, ServeOptions
 from edgeopt.running.writing import find_language_model, read_system
 from edgeopt.runtime.bundle import parse_bundle
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.memory import bytes_of_decoder, bytes_of_graphs
 from edgeopt.runtime.decoding.opening import bundle_of, decoder_file, open_language_model, recipe_beside
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.runtime.fallback import least_bytes
+from edgeopt.runtime.serve.room import MemoryNeeds
 
 if TYPE_CHECKING:
+    from edgeopt.measurement.opening.right_optimizations import Correction
     from edgeopt.runtime.serve.reader import PromptReader
     from edgeopt.runtime.serve.room import MemoryPlace
 
-_GUESSES = 4
-"""Where a draft is named and no number."""
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 
 
@@ -35,14 +35,40 @@ def hosted_texts(model: str, options: ServeOptions) -> Hosted:
     Raises:
         EdgeoptError: If it is not there, or its files say nothing of it.
     """
-    file = find_language_model(model)
+    slots, prompting = options.limits.slots, options.prompting
+    recipe, weights_bytes, cache_bytes = _least_of(find_language_model(model), prompting.context, slots)
+    most = recipe.generation.context
+    context = min(prompting.context or most, most)
+    needs = MemoryNeeds(weights_bytes, cache_bytes, _least_of_draft(recipe, options, context), context, slots)
+    return Hosted(model, recipe.name, _PATHS, needs, options, open_texts)
+
+
+def _least_of(file: Path, context: int, slots: int) -> tuple[Recipe, int, int]:
+    """Return a model's recipe, the memory of its weights, and that of its cache, which the files of a bundle tell.
+
+    Args:
+        file: A bundle, an ONNX file, or its folder.
+        context: Tokens of a slot, where the model has as many; 0: all that it has.
+        slots: Texts that are written at once.
+    """
     if folder := bundle_of(file):
         bundle = parse_bundle(folder)
-        context = options.prompting.context or bundle.recipe.generation.context
-        needed_bytes = least_bytes(bundle.artefacts[0], context * options.limits.slots)
-        return Hosted(model, bundle.recipe.name, _PATHS, needed_bytes, options, open_texts)
+        most = bundle.recipe.generation.context
+        tokens, weights_bytes = min(context or most, most) * slots, least_bytes(bundle, 0)
+        return bundle.recipe, weights_bytes, least_bytes(bundle, tokens) - weights_bytes
     file = decoder_file(file)
-    return Hosted(model, recipe_beside(file).name, _PATHS, bytes_beside(file), options, open_texts)
+    recipe = recipe_beside(file)
+    return recipe, bytes_of_decoder(file, recipe), 0
+
+
+def _least_of_draft(recipe: Recipe, options: ServeOptions, context: int) -> int:
+    """Return the least memory of the smaller model that guesses; 0: none does."""
+    if named := options.prompting.draft:
+        return sum(_least_of(find_language_model(named), context, 1)[1:])
+    generation = recipe.generation
+    guesses = generation.guesses if options.guesses is None else options.guesses
+    is_used = guesses and options.uses_draft and options.limits.slots == 1
+    return bytes_of_graphs([recipe.folder / generation.draft]) if generation.draft and is_used else 0
 
 
 def open_texts(model: str, options: ServeOptions, place: MemoryPlace | None = None) -> ServedModel:
@@ -70,19 +96,21 @@ def open_texts(model: str, options: ServeOptions, place: MemoryPlace | None = No
         )
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
-    correction, read, notes = list[Correction](), list[PromptReader](), list[Note]()
+    corrections: list[Correction | None] = []
+    read, notes = list[PromptReader](), list[Note]()
 
     def open_model() -> ServedWriter:
-        if not correction:
-            correction.append(correction_of_decoder(file))
-            notes.extend(correction[0].notes)
-        opened, recipe = open_language_model(file, options.threads, prompting.context, draft, correction[0].entries)
+        if not corrections:
+            corrections.append(_correction_of(file))
+            notes.extend(corrections[0].notes if corrections[0] else ())
+        entries = corrections[0].entries if corrections[0] else None
+        opened, recipe = open_language_model(file, options.threads, prompting.context, draft, entries)
         try:
             is_first = not read
             if is_first:
                 read.append(_reader_of(opened, recipe, file, system))
             if options.guesses is not None or draft is not None:
-                opened.guesses = _GUESSES if options.guesses is None else options.guesses
+                opened.guesses = GUESSES if options.guesses is None else options.guesses
             if options.exact:
                 opened.require_exact()
                 opened.is_exact = True
@@ -113,6 +141,15 @@ def open_texts(model: str, options: ServeOptions, place: MemoryPlace | None = No
     texts = TextRoutes(name, holder, reader, limits, tally, tracer)
     text = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
     return ServedModel(name, tally, holder, texts.routes(), texts.close, text, tuple(notes))
+
+
+def _correction_of(file: Path) -> Correction | None:
+    """Return how ONNX Runtime must be held back; None: a bundle tells it, and is served without onnx."""
+    if bundle_of(file):
+        return None
+    from edgeopt.measurement.generation.right_writer import correction_of_decoder
+
+    return correction_of_decoder(file)
 
 
 def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> PromptReader:

@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from threading import Event
+from typing import Any
 
-from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
+from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
 from edgeopt.recipes.texts.conversation import ConversationReader
+from edgeopt.running.answers import RunResult
 from edgeopt.running.writing import find_language_model, open_decoder
+from edgeopt.runtime.decoding.batching.shared_model import parts_alone
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.processes.interrupts import Terminated
 from edgeopt.system.text import plural
 
 _REMEDY = "begin anew, or talk with a larger --context where the model has one"
 
 
-@dataclass(frozen=True, slots=True)
-class TalkResult:
-    """The cost of a conversation."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalkResult(RunResult):
+    """A conversation, and its cost."""
 
     model: str
+    """Name of the model."""
     accounts: tuple[Account, ...]
     """Cost of each answer."""
-    notes: tuple[Note, ...] = ()
+    texts: tuple[str, ...]
+    """Each answer of the model, in turn."""
 
-    @property
-    def exit_code(self) -> int:
-        """0: whatever was said, it ended as the person wished."""
-        return EXIT_PASS
+    def own_figures(self) -> dict[str, Any]:
+        """Return what each answer said and took."""
+        costs = [
+            {"text": text, "ttft_ms": account.ttft_ms, "tpot_ms": account.tpot_ms, "reason": account.reason}
+            for text, account in zip(self.texts, self.accounts, strict=True)
+        ]
+        return {"model": self.model, "turns": costs}
 
     def __str__(self) -> str:
         if not self.accounts:
-            return "nothing was said"
+            return f"nothing was said{', interrupted' if self.interrupted else ''}"
         count = sum(len(account.token_at_ns) for account in self.accounts)
         parts = [plural(len(self.accounts), "answer"), plural(count, "token")]
         firsts_ms = [account.ttft_ms for account in self.accounts if account.ttft_ms is not None]
@@ -44,7 +53,7 @@ class TalkResult:
             parts.append(f"TTFT {median(firsts_ms):.1f} ms (median), {max(firsts_ms):.1f} ms at most")
         if tokens_ms := [account.tpot_ms for account in self.accounts if account.tpot_ms]:
             parts.append(f"TPOT {median(tokens_ms):.2f} ms (median)")
-        return ", ".join(parts)
+        return ", ".join([*parts, "interrupted"] if self.interrupted else parts)
 
 
 def talk(
@@ -56,6 +65,8 @@ def talk(
     threads: int,
     context: int = 0,
     system: str = "",
+    *,
+    goes_on: bool = False,
 ) -> TalkResult:
     """Talk until the person says nothing more.
 
@@ -68,9 +79,11 @@ def talk(
         threads: Of the engine; 0: as a bundle was measured, or the default.
         context: Tokens for which memory is reserved; 0: all that the model has.
         system: A text of the system before all.
+        goes_on: Whether Ctrl-C ends an answer and not the conversation; SIGTERM ends both.
 
     Raises:
         EdgeoptError: If it is no language model, or what was said fills its context.
+        KeyboardInterrupt: If Ctrl-C ended an answer, unless the conversation goes on.
     """
     file = find_language_model(model)
     opened, recipe = open_decoder(file, threads, context, None)
@@ -78,44 +91,92 @@ def talk(
         template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or Path(file)).parent)
         mark = opened.images.marks.mark if opened.images is not None else ""  # whose templates take turns in parts
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system, mark=mark)
-        said, past, accounts = list[ChatMessage](), _Past(), list[Account]()
-        options = replace(options, stop=(*options.stop, *reader.stop))
-        while (words := _asked(ask, opened, past)) is not None:
-            said.append(ChatMessage("user", words))
-            text, account = _answer(opened, reader, said, past, options, hear)
-            over()
-            said.append(ChatMessage("assistant", text))
-            accounts.append(account)
-    return TalkResult(recipe.name, tuple(accounts), tuple(opened.origin.notes))
+        # an answer that is cut off before its first token ends behind a part of its prompt
+        parts = options.chunk_tokens or parts_alone(opened)
+        options = replace(options, stop=(*options.stop, *reader.stop), chunk_tokens=parts)
+        said, accounts, interrupted = list[ChatMessage](), list[Account](), False
+        with _Past(opened, reader) as past:
+            try:
+                while (words := past.asked(ask)) is not None:
+                    _say(said, words)
+                    turn = _answer(past, said, options, hear)
+                    over()
+                    if turn.account is not None and (turn.text or turn.interrupt is None):
+                        said.append(ChatMessage("assistant", turn.text))
+                        accounts.append(turn.account)
+                    if turn.interrupt is not None and (isinstance(turn.interrupt, Terminated) or not goes_on):
+                        raise turn.interrupt
+            except KeyboardInterrupt:
+                if not goes_on:
+                    raise
+                interrupted = True
+    texts = tuple(message.content for message in said if message.role == "assistant")
+    return TalkResult(
+        model=recipe.name,
+        accounts=tuple(accounts),
+        texts=texts,
+        notes=tuple(opened.origin.notes),
+        interrupted=interrupted,
+    )
 
 
 @dataclass
 class _Past:
     """The conversation up to the end of the last answer, which the cache holds."""
 
+    opened: LanguageModel
+    reader: ConversationReader
     text: str = ""
     tokens: tuple[int, ...] = ()
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "edgeopt-ahead"))
+    _ahead: Future[int] | None = None
 
-    def tokens_of(self, text: str, opened: LanguageModel, reader: ConversationReader) -> list[int]:
+    def __enter__(self) -> _Past:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def asked(self, ask: Callable[[], str | None]) -> str | None:
+        """Return the person's next words; meanwhile the cache of the conversation gets the numbers of a prompt.
+
+        The answer's tokens ran one by one, and where these sum otherwise than several the next turn would compute them
+        anew before its first token.
+        """
+        if not self.tokens:
+            return ask()
+        is_over = Event()
+        self._ahead = self._threads.submit(self.opened.expect, self.tokens, lambda: not is_over.is_set())
+        try:
+            return ask()
+        finally:
+            is_over.set()
+
+    def wait(self) -> None:
+        """Wait until the cache is free, which what is computed ahead holds until its part is over."""
+        if self._ahead is not None:
+            wait((self._ahead,))
+
+    def tokens_of(self, text: str) -> list[int]:
         """Return the tokens of a conversation.
 
         Where it goes on behind the past these are the model's own tokens, which need not be computed again, though
         the tokenizer might cut the same text elsewhere; the rest is read by itself, where that gives the same bytes.
         """
-        encode, token_bytes = opened.tokenizer.encode, opened.tokenizer.token_bytes
+        encode, token_bytes = self.opened.tokenizer.encode, self.opened.tokenizer.token_bytes
         if self.tokens and text.startswith(self.text):
             rest = text[len(self.text) :]
-            tokens = encode(rest, reads_special=reader.reads_special)
+            tokens = encode(rest, reads_special=self.reader.reads_special)
             if b"".join(map(token_bytes, tokens)) == rest.encode():
                 return [*self.tokens, *tokens]
-        return reader.without_begin(encode(text, reads_special=reader.reads_special))
+        return self.reader.without_begin(encode(text, reads_special=self.reader.reads_special))
 
-    def grow(self, text: str, tokens: list[int], said: str, written: list[int], opened: LanguageModel) -> None:
+    def grow(self, text: str, tokens: list[int], said: str, written: list[int]) -> None:
         """Take an answer in: those of its tokens that its text has, as a stop may have cut some off."""
         data, kept = said.encode(), list[int]()
         done = b""
         for token in written:
-            more = done + opened.tokenizer.token_bytes(token)
+            more = done + self.opened.tokenizer.token_bytes(token)
             if not data.startswith(more):
                 break
             done = more
@@ -124,46 +185,45 @@ class _Past:
         self.text, self.tokens = (text + said, (*tokens, *kept)) if is_whole else ("", ())
 
 
-def _asked(ask: Callable[[], str | None], opened: LanguageModel, past: _Past) -> str | None:
-    """Return the person's next words; meanwhile the cache of the conversation gets the numbers of a prompt.
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """An answer, as far as it came."""
 
-    The answer's tokens ran one by one, and where these sum otherwise than several the next turn would compute them anew
-    before its first token.
-    """
-    if not past.tokens:
-        return ask()
-    is_over = Event()
-    with ThreadPoolExecutor(1, "edgeopt-ahead") as threads:
-        threads.submit(opened.expect, past.tokens, lambda: not is_over.is_set())
-        try:
-            return ask()
-        finally:
-            is_over.set()
+    text: str
+    account: Account | None
+    """Its cost; None: it was cut off before it began."""
+    interrupt: KeyboardInterrupt | None
+    """Signal that cut it off."""
+
+
+def _say(said: list[ChatMessage], words: str) -> None:
+    """Add the person's words; behind a turn that was never answered they go on with it, as templates want turns."""
+    if said and said[-1].role == "user":
+        words = f"{said.pop().content}\n\n{words}"
+    said.append(ChatMessage("user", words))
 
 
 def _answer(
-    opened: LanguageModel,
-    reader: ConversationReader,
-    said: list[ChatMessage],
-    past: _Past,
-    options: AnswerOptions,
-    hear: Callable[[Piece, Account], None],
-) -> tuple[str, Account]:
-    """Return the words of an answer, and what it took; Ctrl-C ends the answer and not the conversation."""
+    past: _Past, said: list[ChatMessage], options: AnswerOptions, hear: Callable[[Piece, Account], None]
+) -> _Turn:
+    """Return what the model answers; Ctrl-C ends it at any moment from the person's words on."""
+    pieces, answer = list[Piece](), None
+    text, tokens, interrupt = "", list[int](), None
     try:
-        text = reader.text_of(said)
-        tokens = past.tokens_of(text, opened, reader)
-        answer = opened.generate(tokens, options)
-    except ValueError as error:
-        raise EdgeoptError(str(error), remedy=_REMEDY) from error
-    pieces = list[Piece]()
-    with answer:
+        past.wait()
         try:
+            text = past.reader.text_of(said)
+            tokens = past.tokens_of(text)
+            answer = past.opened.generate(tokens, options)
+        except ValueError as error:
+            raise EdgeoptError(str(error), remedy=_REMEDY) from error
+        with answer:
             for piece in answer:
                 pieces.append(piece)
                 hear(piece, answer.account)
-        except KeyboardInterrupt:
-            answer.cancel()
+    except KeyboardInterrupt as error:
+        interrupt = error
     words = "".join(piece.text for piece in pieces)
-    past.grow(text, tokens, words, [piece.token for piece in pieces], opened)
-    return words, answer.account
+    if words or interrupt is None:
+        past.grow(text, tokens, words, [piece.token for piece in pieces])
+    return _Turn(words, answer.account if answer is not None else None, interrupt)

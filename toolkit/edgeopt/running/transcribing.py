@@ -11,8 +11,7 @@ from typing import BinaryIO
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.recipes.inputs.wav_files import read_wav
-from edgeopt.recipes.inputs.wav_stream import read_wav_stream
+from edgeopt.recipes.inputs.wav_files import read_wav, read_wav_stream
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder
 from edgeopt.running.writing import WrittenResult
 from edgeopt.runtime.bundle import is_bundle, parse_bundle
@@ -50,20 +49,30 @@ def transcribe_source(
         EdgeoptError: If one of the models does not open, the sound is not read, or the model does not do what is asked.
     """
     with ExitStack() as stack:
-        detector = stack.enter_context(_opened_voice(voice, threads)) if voice else None
+        detector = stack.enter_context(opened_voice(voice, threads)) if voice else None
         from edgeopt.measurement.generation.right_writer import open_right_pair  # with onnx, which others do without
 
         opened = stack.enter_context(open_right_pair(folder, threads))
         sound = _streamed(sys.stdin.buffer) if source == STREAM else read_wav(Path(source))
         transcription = stack.enter_context(opened.transcribe(sound, options, voice=detector))
+        interrupted = False
         try:
             for segment in transcription:
                 hear(segment, transcription.account, transcription.writes_times)
         except KeyboardInterrupt:
+            interrupted = True
             transcription.cancel()
             transcription.close()
         notes = (*opened.files.notes, *transcription.notes)
-        return WrittenResult(opened.files.name, transcription.account, notes, budget, transcription.language)
+        return WrittenResult(
+            model=opened.files.name,
+            account=transcription.account,
+            notes=notes,
+            budget=budget,
+            language=transcription.language,
+            interrupted=interrupted,
+            is_stream=source == STREAM,
+        )
 
 
 def needs_times(folder: Path, source: str) -> bool:
@@ -79,7 +88,7 @@ def needs_times(folder: Path, source: str) -> bool:
 
 
 @contextmanager
-def _opened_voice(model: str, threads: int) -> Iterator[Runtime]:
+def opened_voice(model: str, threads: int) -> Iterator[Runtime]:
     """Open a model of voice activity.
 
     Raises:

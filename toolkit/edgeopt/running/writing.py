@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_MISSED,
+    EXIT_PASS,
+    EdgeoptError,
+    InvalidFileError,
+    Note,
+    NoteKind,
+)
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.running.answers import RunResult
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Long, Piece
+from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Generation, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.long import REMEDY, summarised
@@ -20,14 +31,16 @@ from edgeopt.system.disk.files import read_text
 from edgeopt.system.text import plural
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenResult:
-    """The cost of an answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenResult(RunResult):
+    """An answer that was written, and its cost."""
 
     model: str
+    """Name of the model."""
     account: Account
-    notes: tuple[Note, ...] = ()
+    """What it took."""
     budget: AnswerBudget | None = None
+    """Limits that it is judged by; None: none were asked for."""
     language: str = ""
     """Code of the language that was heard; empty where none is told."""
 
@@ -45,8 +58,24 @@ class WrittenResult:
 
     @property
     def exit_code(self) -> int:
-        """0 met, or no budget; 2 a limit is missed by this one answer; 3 it is too short to tell."""
+        """0 met, or no budget; 2 a limit is missed by this one answer; 3 it is too short to tell; 130 it was cut."""
+        if self.is_cut:
+            return EXIT_INTERRUPTED
         return EXIT_MISSED if self.missed else EXIT_PASS if self.is_decided else EXIT_INCONCLUSIVE
+
+    def own_figures(self) -> dict[str, Any]:
+        """Return the whole text, times and counts."""
+        account = asdict(self.account)
+        account["token_at_ms"] = [time_ns / 1e6 for time_ns in account.pop("token_at_ns")]
+        return {
+            "model": self.model,
+            "text": self.text,
+            "ttft_ms": self.account.ttft_ms,
+            "tpot_ms": self.account.tpot_ms,
+            "account": account,
+            "budget": str(self.budget) if self.budget else "",
+            "language": self.language,
+        }
 
     def __str__(self) -> str:
         account = self.account
@@ -69,7 +98,8 @@ class WrittenResult:
             right = f"{account.accepted_tokens} of {account.guessed_tokens} guesses right"
             parts.append(f"{plural(account.runs, 'run')} after the prompt, {right}")
         judged = f"; budget {self.budget}: {self._judged}" if self.budget else ""
-        return f"{', '.join(parts)}; ended by {account.reason}{judged}"
+        end = "interrupted" if self.interrupted else f"ended by {account.reason}"
+        return f"{', '.join(parts)}; {end}{judged}"
 
     @property
     def _judged(self) -> str:
@@ -201,13 +231,22 @@ def write_answer(
         if asked.guesses or (asked.guesses is None and opened.guesses):
             notes += notes_of_guesses(opened.sums)
         with answer:
-            try:
-                for piece in answer:
-                    hear(piece, answer.account)
-            except KeyboardInterrupt:
-                answer.cancel()
+            interrupted = write_to(hear, answer)
         notes += _told_of_end(answer.account, asked, opened.context)
-    return WrittenResult(recipe.name, answer.account, tuple(notes), budget)
+    return WrittenResult(
+        model=recipe.name, account=answer.account, notes=tuple(notes), budget=budget, interrupted=interrupted
+    )
+
+
+def write_to(hear: Callable[[Piece, Account], None], answer: Generation) -> bool:
+    """Hand the pieces of an answer on as they come; return whether Ctrl-C ended it."""
+    try:
+        for piece in answer:
+            hear(piece, answer.account)
+    except KeyboardInterrupt:
+        answer.cancel()
+        return True
+    return False
 
 
 def _told_of_end(account: Account, asked: AnswerOptions, context: int) -> Iterator[Note]:

@@ -9,19 +9,22 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError, Note, NotFoundError
+from edgeopt.errors import InvalidFileError, Note, NotFoundError, UnknownEntryError
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.inputs.preprocess import Decode
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.chat_template import chat_files
 from edgeopt.recipes.texts.encoder_decoder import configurations
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundles.folder import (
     MANIFEST,
+    NEWER,
     PIPELINE,
     REMEDY,
     names_in,
@@ -155,7 +158,7 @@ def told_task(path: Path) -> str:
         InvalidFileError: If it cannot be read.
     """
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
-    values = read_object(folder / MANIFEST, schema=(SCHEMA, SEVERAL), remedy=REMEDY, most_bytes=_MOST_BYTES)
+    values = _read(folder / MANIFEST)
     recipe = values.get("recipe")
     if values["schema"] == SEVERAL and isinstance(recipes := values.get("recipes"), list) and recipes:
         recipe = recipes[0]
@@ -260,6 +263,8 @@ def write_bundle(
 def manifest_of(bundle: Bundle) -> dict[str, Any]:
     """Return what a manifest says of one target, without the schema and the hash."""
     recipe = dataclasses.asdict(bundle.recipe)
+    if bundle.recipe.preprocess.decode is Decode.FULL:
+        del recipe["preprocess"]["decode"]  # an older edgeopt refuses a key that it does not know, and needs none here
     return {
         **{key: [dataclasses.asdict(each) for each in getattr(bundle, key)] for key in _LISTS},
         "selftest": dataclasses.asdict(bundle.selftest) if bundle.selftest else None,
@@ -409,12 +414,13 @@ def parse_bundle(path: Path, target: str = "") -> Bundle:
             )
         raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
     require_inside(folder, file)
-    values = read_object(file, schema=(SCHEMA, SEVERAL), remedy=REMEDY, most_bytes=_MOST_BYTES)
+    values = _read(file)
     if values.get("sha256") != seal(values):
         raise InvalidFileError(f"{file} differs from its own hash", remedy=REMEDY)
     if values["schema"] == SCHEMA:
         return _wanted([_bundle_of(folder, values, str(file))], target, folder)
-    said = parse_table(_Several, values, str(file))
+    with _known_here():
+        said = parse_table(_Several, values, str(file))
     try:
         manifests = [*said.manifests()]
     except ValueError as error:
@@ -428,8 +434,32 @@ def ranked(bundles: Sequence[Bundle]) -> list[Bundle]:
     return [replace(bundles[each.index], standing=each) for each in rank([_contender(bundle) for bundle in bundles])]
 
 
+def _read(file: Path) -> dict[str, Any]:
+    """Return what a manifest says, of whatever number of targets.
+
+    Raises:
+        InvalidFileError: If it cannot be read, or is of another schema.
+    """
+    with _known_here():
+        return read_object(file, schema=(SCHEMA, SEVERAL), remedy=REMEDY, most_bytes=_MOST_BYTES)
+
+
+@contextmanager
+def _known_here() -> Iterator[None]:
+    """Say who wrote what is unknown in a manifest: its own hash is right, so that an edgeopt did that knows more.
+
+    Raises:
+        InvalidFileError: If something is.
+    """
+    try:
+        yield
+    except UnknownEntryError as error:
+        raise InvalidFileError(f"{error.problem}: it was made by a newer edgeopt", remedy=NEWER) from error
+
+
 def _bundle_of(folder: Path, manifest: Mapping[str, Any], where: str) -> Bundle:
-    said = parse_table(_Manifest, manifest, where)
+    with _known_here():
+        said = parse_table(_Manifest, manifest, where)
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
     recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
     known = tools, lighter, selftest, attachments, said.parts, said.sketch

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
-from edgeopt.executors import Session
-from edgeopt.executors._prompt_graph import PromptGraph, open_prompt_graph
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors._prompt_graph import OPENVINO, PromptGraph, TokenGraph, open_prompt_graph, open_token_graph
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
+from edgeopt.executors.openvino.pages import why_not_on_openvino
 from edgeopt.graph.files.in_place import mapped
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.outputs.tensor_outputs import require_bound
@@ -24,9 +25,8 @@ from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.runtime.bundle import Bundle, require_whole
 from edgeopt.runtime.bundles.parts import Artefact
 from edgeopt.runtime.decoding.binding import bind_language_model, tokens_of
-from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
-from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.runtime.decoding.memory import held_by_openvino, require_memory
 from edgeopt.runtime.decoding.no_frames import NoFrames
 from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
@@ -34,6 +34,9 @@ from edgeopt.runtime.selftest import StoredTest, check, read_stored
 from edgeopt.system.machine.huge_pages import huge_pages
 from edgeopt.system.processes.in_background import InBackground
 from edgeopt.tasks import Task, make_task
+
+if TYPE_CHECKING:
+    from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ def _open(
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
     if bundle.recipe.generation.encoder:
+        from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder  # with what speech needs
+
         pair = open_encoder_decoder(bundle, opening.options.threads)
         notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
         return OpenedArtefact(bundle, artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
@@ -170,21 +175,21 @@ def _open_writer(
 ) -> OpenedArtefact:
     """Open a language model: weights are hashed and the tokenizer is read while the engine makes its sessions."""
     recipe = bundle.recipe
-    beside = tuple(part for part in bundle.parts if part.file == recipe.generation.prefill)
+    beside = _parts_of(bundle, recipe.generation.prefill)
     size = _size_of(artefact, *beside)
-    encoders = tuple(part for part in bundle.parts if part.file == recipe.image.encoder)
-    require_memory(size + _size_of(*encoders), _token_bytes(artefact), recipe)
+    require_memory(_bytes_of_writer(bundle, artefact), _token_bytes(artefact), recipe)
     threads, digest = opening.options.threads, "-".join(graph.sha256 for graph in (artefact, *beside))
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
     tokens = InBackground(lambda: tokens_of(recipe))
     with ExitStack() as undone:
-        prefill, more = None, tuple[Note, ...]()
+        prefill = None
         try:
-            with huge_pages(), flash_attention(recipe.generation.flash_attention):
-                session = opening.open(mapped(bundle.path_of(artefact)))
+            with huge_pages(size, bundle.folder), flash_attention(recipe.generation.flash_attention):
+                session, more = _open_tokens(bundle.path_of(artefact), opening)
                 undone.callback(session.close)
                 for graph in beside:
-                    prefill, more = _open_prompts(bundle.path_of(graph), graph, opening, threads)
+                    prefill, of_prompts = _open_prompts(bundle.path_of(graph), graph, opening, threads)
+                    more = (*more, *of_prompts)
                     undone.callback(prefill.close)
         finally:
             if hashing:
@@ -196,7 +201,16 @@ def _open_writer(
         undone.pop_all()
     writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
     notes = writer.origin.notes
-    return OpenedArtefact(bundle, artefact, opening, session, cast("Task", NoFrames()), notes, (), writer)
+    frames = session, cast("Task", NoFrames())
+    return OpenedArtefact(bundle, artefact, opening, *frames, notes, (), writer)
+
+
+def _open_tokens(file: Path, how: Opening) -> tuple[TokenGraph, tuple[Note, ...]]:
+    """Open a decoder as it was measured; where OpenVINO is not here, on ONNX Runtime."""
+    if how.executor != OPENVINO:
+        return how.open(mapped(file)), ()
+    here = Opening("onnxruntime", SessionOptions(threads=how.options.threads))
+    return open_token_graph(file, OPENVINO, how.options.threads, lambda: here.open(mapped(file)), how.options)
 
 
 def _open_prompts(file: Path, graph: Artefact, tokens: Opening, threads: int) -> tuple[PromptGraph, tuple[Note, ...]]:
@@ -206,9 +220,23 @@ def _open_prompts(file: Path, graph: Artefact, tokens: Opening, threads: int) ->
     return open_prompt_graph(file, graph.executor, threads, lambda: on_tokens_engine.open(mapped(file)), how.options)
 
 
-def least_bytes(artefact: Artefact, tokens: int) -> int:
-    """Return the memory that an artefact takes at least: its weights, and a cache of so many tokens."""
-    return _size_of(artefact) + tokens * _token_bytes(artefact)
+def least_bytes(bundle: Bundle, tokens: int) -> int:
+    """Return the memory that a bundle's first artefact takes at least: its weights, and a cache of so many tokens."""
+    artefact = bundle.artefacts[0]
+    return _bytes_of_writer(bundle, artefact) + tokens * _token_bytes(artefact)
+
+
+def _bytes_of_writer(bundle: Bundle, artefact: Artefact) -> int:
+    """Return the memory of an artefact with the graphs that run beside it, and what OpenVINO holds of those it runs."""
+    prompts, encoder = bundle.recipe.generation.prefill, bundle.recipe.image.encoder
+    graphs = (artefact, *_parts_of(bundle, prompts), *_parts_of(bundle, encoder))
+    is_writer = bundle.recipe.task == GENERATION
+    elsewhere = [bundle.path_of(graph) for graph in graphs if is_writer and graph.executor == OPENVINO]
+    return _size_of(*graphs) + held_by_openvino(elsewhere)
+
+
+def _parts_of(bundle: Bundle, file: str) -> tuple[Artefact, ...]:
+    return tuple(part for part in bundle.parts if part.file == file)
 
 
 def _size_of(*artefacts: Artefact) -> int:
@@ -227,7 +255,9 @@ def _token_bytes(artefact: Artefact) -> int:
         for ports in (artefact.inputs, artefact.outputs)
     )
     try:
-        return sum(part.token_bytes for part in cache_parts(inputs, outputs))
+        in_floats = sum(part.token_bytes for part in cache_parts(inputs, outputs))
+        is_elsewhere = artefact.executor == OPENVINO and not why_not_on_openvino()
+        return in_floats // 2 if is_elsewhere else in_floats  # its pages are in bf16
     except UnsupportedError:
         return 0  # it is told once the model is open
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from threading import Condition, Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,18 +14,18 @@ from edgeopt.graph.facts.states import Feedback
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.recipes.inputs.audio import Audio
-from edgeopt.runtime.drift.figures import Figures
-from edgeopt.runtime.drift.watch import DriftWatch
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
-from edgeopt.system.device_clock import device_clock
 from edgeopt.system.machine.threads import logical_cores
 from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import FrameTask
 
+if TYPE_CHECKING:
+    from edgeopt.runtime.drift.figures import Figures
+    from edgeopt.runtime.drift.watch import DriftWatch
+
 _LEAST = 4
 """Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
 Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
-_clock = device_clock
 
 
 class _Memory:
@@ -238,13 +238,13 @@ class Pool:
             most: Works at once; 0: as many as there are logical cores, at least 4.
             states: Of a recurrent model: the output that each state input takes, by the input's name.
             audio: Of a model that hears streams: how much of what came before it hears again.
-            clock: Nanoseconds that never go back; None: the machine's.
+            clock: Nanoseconds that never go back; None: the session's.
             artefact: File of the model, for a watch that compares its answers.
         """
         self.watch: DriftWatch | None = None
         """Looks at frames on their way."""
         self.inputs, self.artefact = session.inputs, artefact
-        self.clock = clock or _clock
+        self.clock = clock or session.clock
         self.audio = audio
         self._states, self._memories = states or {}, dict[Hashable, _Memory]()
         first, last = (task := make_task()).stages

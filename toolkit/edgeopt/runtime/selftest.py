@@ -18,7 +18,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, arithmetic
 from edgeopt.graph.columns import as_rows, column_axis, statistics_of
 from edgeopt.graph.sound import Sound
-from edgeopt.graph.tensors import Frame, Sample
+from edgeopt.graph.tensors import Frame, ReducedPicture, Sample
 from edgeopt.recipes.inputs.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import Bundle
 from edgeopt.runtime.bundles.folder import REMEDY
@@ -121,6 +121,7 @@ def record(
     *,
     original: Sequence[Mapping[str, Rows]] = (),
     elsewhere: bool = False,
+    unfused: bool = False,
 ) -> Recorded:
     """Run a model on samples, and find out how far its numbers may be off on another device.
 
@@ -134,6 +135,8 @@ def record(
         precision: Its scheme, for example `w8a8+bf16`.
         original: What the float model makes of the samples, from `run_rows`; empty: nothing is known of it.
         elsewhere: Whether the device computes with another engine than this session, or its simulator.
+        unfused: Whether the device fuses integers that this session computes in float: values near a half then round
+            the other way, which is told from a larger limit on, and is wrong from the same one.
 
     Raises:
         EdgeoptError: If the engine fails.
@@ -152,7 +155,8 @@ def record(
         if sensitivity < _TOO_SENSITIVE:
             rounding = max(least, _OF_SENSITIVITY * sensitivity)
             wrong = min(max(WRONG * rounding, noise(meant[name], here, is_table=is_table)), _TOO_SENSITIVE)
-            limits[name] = NoiseLimit(round(rounding, 5), round(wrong, 5))
+            noticed = max(rounding, _ROUNDING_ELSEWHERE) if unfused else rounding
+            limits[name] = NoiseLimit(round(noticed, 5), round(wrong, 5))
     return Recorded(expected, positions, limits)
 
 
@@ -391,7 +395,7 @@ def noises(session: Session, task: FrameTask, samples: Sequence[Sample], recorde
 
 def _moved(sample: Sample) -> Sample:
     """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers and texts stay."""
-    if isinstance(sample, str | Sound):  # of a sound the inputs are stored
+    if isinstance(sample, str | Sound | ReducedPicture):  # of a sound the inputs are stored, of a picture its pixels
         return sample
     if not isinstance(sample, Mapping):
         return np.asarray(np.clip(sample.astype(np.int16) + _signs(sample.shape), 0, 255), np.uint8)

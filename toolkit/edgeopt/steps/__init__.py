@@ -65,12 +65,15 @@ class Step:
     """Whether the next step is given what this one made; if not, it works on the last float model, after the line."""
     on_device: bool = False
     """Whether, for a device that is compiled for, it is a part of each form that is made, scored and compiled there."""
+    feeds: Callable[[Recipe], Recipe] | None = None
+    """Return the recipe of the bundle as this step has frames read, after the choice: it makes no candidate. A run by
+    default tries it, and keeps it only where it is proven faster."""
     embeds: Embedded | None = None
     """The part of the recipe that it puts into the models of the bundle, after the choice: it makes no candidate."""
     is_default: bool = True
     """Whether it runs unless it is left out; if not, only where it is asked for by name."""
-    is_tried: bool = False
-    """Whether a run by default tries what it embeds, and keeps that only where it is proven faster."""
+    tried_on: frozenset[str] = frozenset()
+    """Engines for whose models a run by default tries what it embeds, and keeps that only where it is proven faster."""
     beside: bool = False
     """Whether what it makes stands beside the float model it was made of, which goes on too: it costs accuracy, and is
     chosen only where its speed was measured, or where the user named the amount."""

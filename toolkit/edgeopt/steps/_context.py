@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
@@ -17,8 +18,11 @@ from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.turns.one_open import proof_seconds
+from edgeopt.recipes.default_limits import MAX_DROP
 from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.inputs.text_input import TextInput
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps._training import TRAINING_S
@@ -50,6 +54,8 @@ _SPARE = 1.2
 """Times what a proof should take: openings differ by so much."""
 _SCORED = 0.1
 """Share of it for scoring what searches found."""
+_CONVERSIONS = 3
+"""Forms that a search for INT8 converts at least."""
 
 
 class Listener(Protocol):
@@ -175,7 +181,7 @@ class Context:
     """Decides which positions of each tensor calibration keeps."""
     training_s: float = TRAINING_S
     """How long the step `finetune` trains at most."""
-    max_drop: float = 0.01
+    max_drop: float = MAX_DROP
     """Metric that may be lost, in its own unit."""
     search_agreement: float = 0.0
     """Agreement that a search asks for because labels, which it does not read, decide in the end."""
@@ -253,7 +259,20 @@ class Context:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
         engines = (self.engine, *self.alternatives)
         following = [other for other in engines[engines.index(engine) + 1 :] if _runs_int8(other.target)]
-        return max((self.searches_end - monotonic()) / (1 + len(following)), 0.0)
+        left_s = max(self.searches_end - monotonic(), 0.0)
+        share_s = left_s / (1 + len(following))
+        # nothing is kept for one that has no time for its conversions anyway
+        fitting = [other for other in following if self.searching_s(other) <= share_s]
+        return left_s / (1 + len(fitting))
+
+    def searching_s(self, engine: Engine) -> float:
+        """Return what the conversions of the shortest search for INT8 take; 0 of an engine that converts quickly."""
+        if not engine.executor.heavy:
+            return 0.0
+        try:
+            return _CONVERSIONS * engine.executor.conversion_s(self.original.source)
+        except EdgeoptError:  # it does not take the model
+            return math.inf
 
     def recipe_of(self, model: Model) -> Recipe:
         """Return the recipe of a form of the original, whose pictures may be smaller than the original's."""
@@ -286,6 +305,15 @@ class Context:
         """Return a model's inputs, the original's by default, for a few of the frames."""
         frames = self.frames.spread(min(count, self.most_pictures))
         return list(model_inputs(self.task(model or self.original, evaluating=True), frames))
+
+    def checked_inputs(self, model: Model | None = None) -> list[Tensors]:
+        """Return what a rewrite is checked on: a few frames, and as one run several texts that are read together."""
+        single, recipe = self.inputs(CHECKED_PICTURES, model), self.recipe
+        if recipe.kind != "text" or recipe.tokenizer.fill is not Fill.TOGETHER or self.frames.tensors is not None:
+            return single
+        feed = TextInput(recipe, (model or self.original).inputs)
+        texts = [str(frame) for frame in self.frames.spread(min(CHECKED_PICTURES, self.most_pictures))]
+        return [*single, feed.together(texts)[0]]
 
 
 def _runs_int8(target: Target) -> bool:

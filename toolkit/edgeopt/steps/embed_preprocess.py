@@ -18,7 +18,7 @@ from edgeopt.graph.nodes import Nodes, Operand
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
-from edgeopt.recipes.inputs.preprocess import Colour, Layout, Resize
+from edgeopt.recipes.inputs.preprocess import Colour, Decode, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import FOUND
 from edgeopt.steps import Step
@@ -44,7 +44,7 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
     Raises:
         UnsupportedError: If the recipe says nothing of a picture, or onnx cannot bring the model into opset 13.
     """
-    if reason := why_no_picture(recipe):
+    if reason := _why_not_written(recipe):
         raise UnsupportedError(reason, remedy="leave the step embed-preprocess out")
     is_line = recipe.preprocess.resize is Resize.LINE
     model, taken, left = take_over(model, recipe, FRAME, has_border=is_line)
@@ -126,6 +126,14 @@ def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: Place) -> str:
     return nodes("Reshape", pixels, ints(1, recipe.input.size[0], width, 3))
 
 
+def _why_not_written(recipe: Recipe) -> str:
+    if reason := why_no_picture(recipe):
+        return reason
+    if recipe.preprocess.decode is Decode.REDUCED:
+        return f"recipe {recipe.name!r} has JPEG files decoded smaller, and a model knows no other size of a frame"
+    return ""
+
+
 def _make(model: Model, context: Context, _: Setting) -> Sequence[Outcome]:
     return [Outcome(embed_preprocess(model, context.recipe), {"preprocess": 1})]
 
@@ -135,9 +143,9 @@ STEP = Step(
     does="the model takes frames as they come, of any size: resize, colour and normalisation inside",
     order=70,
     why_not=why_not_embedded,
-    why_not_of=why_no_picture,
+    why_not_of=_why_not_written,
     in_line=False,
     embeds=Embedded.PREPROCESS,
     is_default=False,
-    is_tried=True,
+    tried_on=frozenset({"onnxruntime", "browser"}),
 )

@@ -11,7 +11,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
 from edgeopt.steps import Step
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
+from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._size import kept_small
 
 
@@ -42,7 +42,7 @@ def fuse(
 
 
 def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
-    return [fuse(model, context.inputs(CHECKED_PICTURES, model), rewrites=context.target.rewrites)]
+    return [fuse(model, context.checked_inputs(model), rewrites=context.target.rewrites)]
 
 
 STEP = Step(

@@ -21,11 +21,12 @@ from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
+from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._float32 import make_float32
 from edgeopt.steps._size import OPSET_OF_PER_CHANNEL, kept_small
 from edgeopt.steps._widen_float16 import widen_float16
@@ -45,6 +46,7 @@ def simplify(
     float64: bool = True,
     float16: bool = True,
     may_grow: bool = False,
+    stays_free: bool = False,
     tolerance: float = TOLERANCE,
 ) -> Outcome:
     """Fix the shapes, raise the opset, and take out all that computes nothing.
@@ -57,6 +59,7 @@ def simplify(
         float64: Whether the target has it; otherwise all float64 becomes float32, inputs and outputs too.
         float16: Whether the target computes in it; otherwise what is float16 inside becomes float32.
         may_grow: Whether the file may grow by more than 1 %: a compiler wants its opset, however small the model is.
+        stays_free: Whether sizes that the model leaves free stay so: texts of any length come.
         tolerance: Largest error over signal, root mean square.
 
     Raises:
@@ -68,9 +71,9 @@ def simplify(
     if not float16:
         narrowed = narrowed.then(widen_float16(narrowed.model, inputs))
     given = narrowed.model
-    static = fix_shapes(given, shapes)
+    static = given if stays_free else fix_shapes(given, shapes)
     expected = Expectation.of(given, inputs or [probe(static.inputs)], tolerance)
-    fixed = _with_fixed_shapes(given, static)
+    fixed = Outcome(inline_functions(given), {}) if stays_free else _with_fixed_shapes(given, static)
     if reason := expected.why_not(fixed.model):
         raise StepError(
             f"{given.name} cannot be checked: {reason} as soon as its shapes are fixed",
@@ -158,10 +161,21 @@ def _constant_bytes(model: Model) -> int:
 
 def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
     shapes, target = fixed_shapes(context.recipe, model.inputs), context.target
-    inputs, float64 = context.inputs(CHECKED_PICTURES), "float64" not in target.refused_dtypes
+    inputs, float64 = context.checked_inputs(), "float64" not in target.refused_dtypes
     float16 = target.device != "cpu" or "fp16" in target.precisions
-    grows = is_compiled(target)
-    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64, float16=float16, may_grow=grows)]
+    stays_free = context.recipe.kind == "text" and context.recipe.tokenizer.fill is not Fill.LENGTH
+    return [
+        simplify(
+            model,
+            shapes,
+            inputs,
+            opset=target.opset,
+            float64=float64,
+            float16=float16,
+            may_grow=is_compiled(target),
+            stays_free=stays_free,
+        )
+    ]
 
 
 STEP = Step(

@@ -120,6 +120,16 @@ def format_bytes(size_bytes: int) -> str:
     return f"{kib:.0f} KiB" if kib < 1024 else f"{kib / 1024:.2f} MiB"
 
 
+def format_score(value: float | None) -> str:
+    """Return a metric's value with four digits; None: nothing."""
+    return "" if value is None else f"{value:.4f}"
+
+
+def format_drop(value: float | None) -> str:
+    """Return what a metric lost or gained, signed, with four digits; None: nothing."""
+    return "" if value is None else f"{value:+.4f}"
+
+
 def words_of(text: str) -> frozenset[str]:
     """Return the words of a text, which white space parts: how a long list of names is written."""
     return frozenset(text.split())

@@ -20,7 +20,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnknownEntryError
 from edgeopt.system.disk.files import MOST_BYTES, read_text
 from edgeopt.system.text import short
 
@@ -143,7 +143,8 @@ def read_object(
     known = schema if isinstance(schema, tuple) else (schema,)
     if type(found := values["schema"]) is not int or found not in known:
         read = " and ".join(map(str, known))
-        raise InvalidFileError(f"{path} has schema {short(found)}, this edgeopt reads {read}", remedy=remedy)
+        error = UnknownEntryError if type(found) is int and found > max(known) else InvalidFileError
+        raise error(f"{path} has schema {short(found)}, this edgeopt reads {read}", remedy=remedy)
     return values
 
 
@@ -223,7 +224,8 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str, given: Map
             for what, keys in (("unknown", unknown), ("missing", missing))
             if keys
         )
-        raise InvalidFileError(f"{where}: {problem}", remedy=f"keys are {', '.join(sorted(known))}")
+        error = UnknownEntryError if unknown else InvalidFileError
+        raise error(f"{where}: {problem}", remedy=f"keys are {', '.join(sorted(known))}")
     parsed = {key: _parse(hints[key], value, f"{where}: {key}") for key, value in values.items()}
     try:
         return kind(**parsed, **ready)
@@ -281,7 +283,8 @@ def _parse_scalar(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         allowed = [str(one) for one in hint]
         if value not in allowed:
-            raise _wrong(where, f"one of {', '.join(allowed)}", value)
+            wrong = _wrong(where, f"one of {', '.join(allowed)}", value)
+            raise UnknownEntryError(wrong.problem, remedy=wrong.remedy) if isinstance(value, str) else wrong
         return hint(value)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)

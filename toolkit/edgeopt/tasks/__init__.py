@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 from edgeopt import tasks
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawings import HEIGHT
+from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.inputs.jpeg import ReducedDecoding
+from edgeopt.recipes.inputs.preprocess import Decode
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.declared import registry
+from edgeopt.system.text import format_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,14 @@ class Accuracy:
         """Whether a guess may reach this value, so that keeping it proves nothing."""
         return self.value <= self.by_chance
 
+    @property
+    def short(self) -> str:
+        """The metric and its value: `AP 0.2581`."""
+        return f"{self.metric} {format_score(self.value)}"
+
     def __str__(self) -> str:
-        others = ", ".join(f"{name} {value:.4f}" for name, value in self.others.items())
-        return f"{self.metric} {self.value:.4f}{f' ({others})' if others else ''}"
+        others = ", ".join(f"{name} {format_score(value)}" for name, value in self.others.items())
+        return f"{self.short}{f' ({others})' if others else ''}"
 
 
 def accuracy_of(evidence: Evidence, recipe: Recipe, pictures: int) -> Accuracy:
@@ -59,6 +68,15 @@ def resampled_accuracy(evidence: Evidence, recipe: Recipe, counts: Counts) -> ND
 
 class FrameTask(Protocol):
     """The part of a task that a timed frame needs; a task inherits its names."""
+
+    decoding: ReducedDecoding | None = None
+    """How files of pictures are decoded for `preprocess`; None: whole. What is decoded already is taken as it is."""
+    reveals_misreading: ClassVar[bool] = False
+    """Whether `sureness` is lower where pictures are fed in the wrong way."""
+    time_follows_content: ClassVar[bool] = False
+    """Whether `postprocess` takes longer where an answer holds more."""
+    gives_boxes: ClassVar[bool] = False
+    """Whether an answer has `boxes`, (n, 4) in the frame's pixels, and `scores`: a pipeline can cut them out."""
 
     @property
     def stages(self) -> tuple[str, str]:
@@ -115,12 +133,6 @@ class Task(FrameTask, Protocol):
 
     draws: ClassVar[Sequence[str]]
     """Kinds of samples on which `draw` can show an answer, as `Frames.given` calls them."""
-    reveals_misreading: ClassVar[bool]
-    """Whether `sureness` is lower where pictures are fed in the wrong way."""
-    time_follows_content: ClassVar[bool]
-    """Whether `postprocess` takes longer where an answer holds more."""
-    gives_boxes: ClassVar[bool]
-    """Whether an answer has `boxes`, (n, 4) in the frame's pixels, and `scores`: a pipeline can cut them out."""
 
     def __init__(
         self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool
@@ -207,4 +219,13 @@ def make_task(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[Te
         NotFoundError: If there is no such task, or it lacks the recipe's decoder or metric.
         UnsupportedError: If the recipe does not fit the tensors.
     """
-    return find_task(recipe.task)(recipe, inputs, outputs, evaluating)
+    task = find_task(recipe.task)(recipe, inputs, outputs, evaluating)
+    task.decoding = decoding_of(recipe)
+    return task
+
+
+def decoding_of(recipe: Recipe) -> ReducedDecoding | None:
+    """Return how a recipe has files of pictures decoded; None: whole."""
+    if recipe.preprocess.decode is Decode.FULL or recipe.kind != "picture" or not recipe.input.size:
+        return None
+    return None if Embedded.PREPROCESS in recipe.embedded else ReducedDecoding(recipe.input.size, recipe.preprocess)

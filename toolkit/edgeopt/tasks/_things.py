@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +48,35 @@ class Things(FrameTask):
             thresholds.iou_threshold,
             thresholds.max_detections,
         )
+
+    def _require_read(
+        self,
+        recipe: Recipe,
+        outputs: Sequence[TensorSpec],
+        count_classes: Callable[[Sequence[tuple[int | str | None, ...]]], int | None],
+    ) -> None:
+        """Raise where the decoder cannot read a model's outputs; nothing is decoded where the model does so itself.
+
+        Args:
+            recipe: Whose decoder reads.
+            outputs: Of the model.
+            count_classes: Returns how many classes outputs of some shapes have.
+
+        Raises:
+            UnsupportedError: If so, or their classes are not as many as the names.
+        """
+        self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        if self._is_read:
+            return
+        own = outputs_of(outputs)
+        require_fit(recipe, own)
+        if not any(output.is_unranked for output in own):
+            require_classes(recipe, count_classes([output.shape for output in own]))
+
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the model itself gives the answer."""
+        return self._is_read
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""

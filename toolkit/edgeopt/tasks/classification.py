@@ -27,8 +27,8 @@ from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import score_as_json
 from edgeopt.tasks._losses import divergence, worst_error
-from edgeopt.tasks._scores import score_as_json
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
@@ -46,7 +46,7 @@ class Classes:
     indices: NDArray[np.int64]
     """(n,): class index, from 0."""
     scores: NDArray[np.float32]
-    """Probabilities; those of all classes sum to at most 1."""
+    """(n,): probabilities; over all classes they sum to at most 1."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -57,8 +57,6 @@ class Classification(FrameTask):
 
     draws: ClassVar[Sequence[str]] = ("picture", "sound")
     reveals_misreading: ClassVar[bool] = True
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

@@ -25,6 +25,7 @@ from edgeopt.recipes.recipe import NO_DECODER, Recipe
 from edgeopt.recipes.scoring.retrieval import Retrieval, nearest, retrieve
 from edgeopt.recipes.texts.text import Pooling
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import share_as_json
 
 _AS_NEAR = 0.02
 """Cosine: another neighbour that is so much farther is as good."""
@@ -35,16 +36,13 @@ class Embedding:
     """The embedding of one picture or text."""
 
     vector: NDArray[np.float32]
-    """(length,) of length 1; zeros where the output held NaN."""
+    """(length,): a vector of length 1; zeros if the output held NaN."""
 
 
 class Embedder(FrameTask):
     """One model that embeds: its pictures or arrays, its vector, what it finds with it."""
 
     draws: ClassVar[Sequence[str]] = ("picture", "sound", "text")
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -136,7 +134,7 @@ class Embedder(FrameTask):
 
     def as_json(self, answer: Embedding) -> dict[str, Any]:
         """Return `embedding`, a list of numbers whose squares sum to 1."""
-        return {"embedding": [round(value, 6) for value in answer.vector.tolist()]}
+        return {"embedding": [share_as_json(value) for value in answer.vector.tolist()]}
 
     def draw(self, frame: Any, answer: Embedding, height: int = HEIGHT) -> Frame:
         """Return a picture of the frame with the vector as a strip of colours at its lower edge: alike where alike.

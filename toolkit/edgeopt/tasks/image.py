@@ -36,16 +36,13 @@ class Image:
     """A model's picture of one frame."""
 
     values: NDArray[np.float32]
-    """(height, width) or (height, width, 3) in the model's own unit, size and order of colours."""
+    """(height, width) or (height, width, 3), in the model's own unit, size and order of colours."""
 
 
 class ImageToImage(FrameTask):
     """One model that gives a picture or a map of depth for a picture."""
 
     draws: ClassVar[Sequence[str]] = ("picture",)
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors; of several outputs the first is read.

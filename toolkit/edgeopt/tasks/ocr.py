@@ -28,8 +28,8 @@ from edgeopt.recipes.recipe import READERS, Recipe, Scores
 from edgeopt.recipes.scoring.spelling import Spelling, right_characters, spelling_of
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import score_as_json
 from edgeopt.tasks._losses import divergence
-from edgeopt.tasks._scores import score_as_json
 
 _ROWS_SUM = 0.01
 """How far the sum of a row of probabilities may lie from 1."""
@@ -40,9 +40,9 @@ class Line:
     """The text of one frame."""
 
     text: str
-    """Empty where nothing is read, or the output held NaN."""
+    """The text; empty if nothing was read, or if the output held NaN."""
     confidence: float
-    """Mean probability of the characters, 0 to 1; 0 where there is none."""
+    """Mean probability of the characters, 0 to 1; 0 if there are none."""
 
 
 class Reader(FrameTask):
@@ -50,8 +50,6 @@ class Reader(FrameTask):
 
     draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = True
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors; of several outputs the first is read.

@@ -23,6 +23,7 @@ from edgeopt.recipes.recipe import Recipe, Scores
 from edgeopt.recipes.scoring.class_areas import ClassAreas, areas_of, mean_overlap
 from edgeopt.recipes.scoring.run_lengths import run_lengths
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import share_as_json
 from edgeopt.tasks._losses import divergence
 
 _ARGMAX, _CLASS_MAP = "argmax", "class_map"
@@ -40,16 +41,13 @@ class Segments:
     """The class of each pixel of a frame."""
 
     classes: NDArray[np.uint16]
-    """(height, width) class index, from 0; 65535 everywhere where the output held NaN."""
+    """(height, width): class index, from 0; 65535 everywhere if the output held NaN."""
 
 
 class Segmentation(FrameTask):
     """One segmentation model: its pictures, its map of classes, its score."""
 
     draws: ClassVar[Sequence[str]] = ("picture",)
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors; of several outputs the first is read.
@@ -205,7 +203,7 @@ class Segmentation(FrameTask):
                 {
                     "class": self._recipe.class_name(i),
                     "index": i,
-                    "share": round(share, 6),
+                    "share": share_as_json(share),
                     "rle": run_lengths(answer.classes == i),
                 }
                 for i, share in self._shares(answer)

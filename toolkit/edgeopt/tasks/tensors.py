@@ -34,6 +34,8 @@ from edgeopt.tasks._losses import worst_error
 _DECODER, _COSINE = "none", "cosine"
 _MOST_TEXTS = 3
 """Most texts of an answer in texts that one line shows."""
+_TABLE = 2
+"""Dimensions of an output with a number for each token of a text: texts, tokens."""
 _NAME = 28
 """Columns of a name in a picture."""
 _MOST_ELEMENTS = 2**18
@@ -44,9 +46,6 @@ class TensorsAsTheyAre(FrameTask):
     """One model whose outputs are its answer; it takes arrays, or what the recipe makes them of."""
 
     draws: ClassVar[Sequence[str]] = ("picture", "sample", "sound")
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -63,12 +62,18 @@ class TensorsAsTheyAre(FrameTask):
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
-        self._text = TextInput(recipe, inputs) if recipe.kind == "text" else None
+        self._text, self._by_token = None, frozenset[str]()
+        if recipe.kind == "text":
+            self._text, length = TextInput(recipe, inputs), recipe.input.shapes[recipe.tokenizer.ids][1]
+            tables = {spec.name: spec.shape[1] for spec in outputs if len(spec.shape) >= _TABLE}
+            self._by_token = frozenset(
+                name for name, size in tables.items() if not isinstance(size, int) or size == length
+            )
         if recipe.input.size:
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
-    def preprocess(self, frame: Sample) -> tuple[Tensors, None]:
-        """Return the inputs as they are, or the tensors of a picture, a sound or a text.
+    def preprocess(self, frame: Sample) -> tuple[Tensors, NDArray[np.int64] | None]:
+        """Return the inputs as they are, or the tensors of a picture, a sound or a text, and which tokens that has.
 
         Raises:
             UnsupportedError: If a picture is given to a model that takes none.
@@ -78,7 +83,8 @@ class TensorsAsTheyAre(FrameTask):
         if self._sound is not None:
             return self._sound(frame), None
         if self._text is not None:
-            return self._text(frame)[0], None
+            tensors, encoded = self._text(frame)
+            return tensors, encoded.mask
         if self._picture is None:
             raise UnsupportedError(
                 f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "
@@ -100,8 +106,9 @@ class TensorsAsTheyAre(FrameTask):
 
     def postprocess(self, outputs: Tensors, geometry: Any = None) -> Tensors:
         """Return the outputs; for evaluating a fixed sample of large ones, so that many answers fit into memory."""
-        del geometry
-        return {name: _sampled(value) for name, value in outputs.items()} if self._samples else dict(outputs)
+        if not self._samples:
+            return dict(outputs)
+        return {name: _sampled(_of_text(value, geometry)) for name, value in outputs.items()}
 
     def count(self, answer: Tensors) -> int:
         """Return the number of outputs."""
@@ -145,7 +152,8 @@ class TensorsAsTheyAre(FrameTask):
         """Return the agreement of the worst output with the reference, by the recipe's metric: 1 when all are equal.
 
         Of an output of numbers the worst column or channel counts, as far as the samples tell columns apart. Whole
-        numbers agree by their share of equal elements. Beside float outputs that share counts only below 0.90, since
+        numbers agree by their share of equal elements. Of texts the tokens that both models give are compared: one may
+        fill them to a length. Beside float outputs that share counts only below 0.90, since
         it falls faster than the others. States count only where a model has no other outputs: what they lead to is
         judged in the next samples.
         """
@@ -181,6 +189,8 @@ class TensorsAsTheyAre(FrameTask):
     def _compare(self, name: str, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
         expected = [np.asarray(arrays[name]) for arrays in reference]
         found = [np.asarray(answer[name]) if name in answer else None for answer in answers]
+        if name in self._by_token:
+            expected, found = _as_far_as_both(expected, found)
         kind = kind_of(expected, self._kinds.get(name, ""))
         shares = [cosines(expected, found)] if self._is_cosine else compare_output(expected, found, kind)
         if kind is OutputKind.WHOLE and self._has_float:
@@ -219,6 +229,32 @@ def _as_text(value: NDArray[Any]) -> str:
     if value.size == 1 or not finite.size:
         return f"{text} {finite[0]:g}" if finite.size else text
     return f"{text} from {np.min(finite):g} to {np.max(finite):g}"
+
+
+def _of_text(value: NDArray[Any], mask: NDArray[np.int64] | None) -> NDArray[Any]:
+    """Return the rows of a text's own tokens of a large output: which rows are drawn must not hang on the filled ones.
+
+    Args:
+        value: An output.
+        mask: (tokens,) 1 where a token is, 0 where it is filled; None: of no text.
+    """
+    is_large = mask is not None and np.ndim(value) > _TABLE and np.size(value) > _MOST_ELEMENTS
+    if not is_large or mask is None or value.shape[1] != len(mask):
+        return value
+    return value[:, : int(mask.sum())]
+
+
+def _as_far_as_both(
+    expected: Sequence[NDArray[Any]], found: Sequence[NDArray[Any] | None]
+) -> tuple[list[NDArray[Any]], list[NDArray[Any] | None]]:
+    """Return an output of texts as far as both models have tokens: one fills them to a length, another does not."""
+    cut, own = list(expected), list(found)
+    for i, (before, other) in enumerate(zip(expected, found, strict=True)):
+        if other is None or before.ndim != other.ndim or before.ndim < _TABLE:
+            continue
+        tokens = min(before.shape[1], other.shape[1])
+        cut[i], own[i] = before[:, :tokens], other[:, :tokens]
+    return cut, own
 
 
 def _sampled(value: NDArray[Any]) -> NDArray[Any]:

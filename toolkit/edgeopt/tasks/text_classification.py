@@ -24,7 +24,6 @@ class TextClassification(Classification):
     """One classifier of texts: its tokens, its best classes, their score."""
 
     draws: ClassVar[Sequence[str]] = ("text",)
-    reveals_misreading: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

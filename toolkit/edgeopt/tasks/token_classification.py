@@ -23,8 +23,8 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.entities import OUTSIDE, SpanCounts, span_f1, spans_of
 from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import score_as_json
 from edgeopt.tasks._losses import divergence
-from edgeopt.tasks._scores import score_as_json
 from edgeopt.tasks.text_classification import require_tokenizer
 
 _DECODERS = ("logits", "probabilities")
@@ -38,16 +38,16 @@ _MOST_LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a text, and what it is."""
+    """A part of a text with its kind."""
 
     text: str
-    """What stands there."""
+    """Text of the span."""
     kind: str
     """Name of the entity, such as `PER`."""
     start: int
-    """Characters from the beginning of the text."""
+    """Place of its first character, counted from the beginning of the text."""
     end: int
-    """Behind its last character."""
+    """Place behind its last character."""
     score: float
     """The least probability among its words, 0 to 1."""
 
@@ -57,18 +57,15 @@ class Spans:
     """The spans of one text, in its order."""
 
     spans: tuple[Span, ...]
-    """In the order of the text."""
+    """The spans, in the order of the text."""
     words: int
-    """Words of the text."""
+    """Number of words in the text."""
 
 
 class TokenClassification(FrameTask):
     """One model that tags the words of a text: its tokens, its spans, their score."""
 
     draws: ClassVar[Sequence[str]] = ("text",)
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

@@ -21,9 +21,9 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.stretches import Stretches
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._json_numbers import score_as_json
 from edgeopt.tasks._likeness import OutputKind, compare_output
 from edgeopt.tasks._losses import relative_error
-from edgeopt.tasks._scores import score_as_json
 
 _DECODERS = ("probability", "logit")
 _MOST_TOLD = 4
@@ -33,16 +33,16 @@ _LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How probable speech is in each stretch of one window."""
+    """Probability of speech in each stretch of one window."""
 
     probabilities: NDArray[np.float32]
-    """(stretches,), evenly long; NaN where the output holds it."""
+    """(stretches,): probability of speech in stretches of equal length; NaN if the output holds NaN."""
     threshold: float
-    """Probability from which on a chunk counts as speech."""
+    """Probability from which a stretch counts as speech."""
 
     @property
     def is_speech(self) -> NDArray[np.bool_]:
-        """(stretches,) whether it is above the threshold."""
+        """(stretches,): whether the probability is above the threshold."""
         array: NDArray[np.bool_] = self.probabilities >= self.threshold
         return array
 
@@ -51,9 +51,6 @@ class VoiceActivity(FrameTask):
     """One detector of speech, or of any other sound that is there or not."""
 
     draws: ClassVar[Sequence[str]] = ("sound",)
-    reveals_misreading: ClassVar[bool] = False
-    time_follows_content: ClassVar[bool] = False
-    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -153,7 +150,7 @@ class VoiceActivity(FrameTask):
     def agreement(self, answers: Sequence[Activity], reference: Sequence[Activity]) -> float:
         """Return the decisions at one half that are the same, of those that are not the most common one.
 
-        Less where the probabilities differ more than that; see docs/recipes.md.
+        Less where the probabilities differ more than that; see docs/recipes-tensors.md.
         """
         if not reference:
             return 1.0

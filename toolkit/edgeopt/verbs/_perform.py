@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.bench.stored import is_stored
 from edgeopt.report.document import Document
+from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.declared.options import flags_of, options_of
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
@@ -24,11 +27,15 @@ class Result(Protocol):
         ...
 
 
+Shown = TypeVar("Shown")
+"""A result that is shown."""
+
+
 @dataclass(frozen=True, slots=True)
-class Performed:
+class Performed(Generic[Shown]):
     """A result, and how its kind shows it."""
 
-    result: Result
+    result: Shown
     summarize: Callable[[Any], Document | str]
 
     @property
@@ -49,7 +56,7 @@ class Performed:
         return int(getattr(self.result, "exit_code", 0))
 
 
-def perform(verb: str, source: str, options: Any, values: Mapping[str, Any], hears: Any = None) -> Performed:
+def perform(verb: str, source: str, options: Any, values: Mapping[str, Any], hears: Any = None) -> Performed[Result]:
     """Do a verb that each kind does in a file of its own.
 
     Args:
@@ -83,6 +90,14 @@ def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[s
     return kind, kind.make_options(verb, values, options)
 
 
+def result_type(kind: Kind, verb: str) -> Any:
+    """Return the type of the result that a kind's own file says a verb has; of two that which is no document."""
+    module = kind.module(verb)
+    hint = get_type_hints(module.view)["result"] if verb == "bench" else get_type_hints(module.work)["return"]
+    kept = [each for each in getattr(hint, "__args__", ()) if each is not Document]
+    return kept[0] if len(kept) == 1 else hint
+
+
 def prepare_sides(sources: tuple[str, ...], options: Any, values: Mapping[str, Any]) -> tuple[Kind, Any]:
     """Return the kind that compares workloads, and its options, which may add sides of their own.
 
@@ -106,7 +121,8 @@ def require_two(sources: tuple[str, ...]) -> None:
     if len(sources) < 2:
         raise EdgeoptError(
             f"a comparison needs two, {len(sources)} given",
-            remedy="name the model to compare with first, then the others (or --rivals); edgeopt bench measures one",
+            remedy="name the model to compare with first, then the others (beside a language model --rivals); "
+            "edgeopt bench measures one",
         )
 
 
@@ -142,9 +158,30 @@ def require_whole(kind: Kind, verb: str, values: Mapping[str, Any]) -> None:
             raise EdgeoptError(f"{verb} needs {each.flags[0]}", remedy=f"{each.help} Write {each.flags[0]}, or {name}=")
 
 
+def split_values(verb: str, sources: tuple[str, ...], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return for each of several workloads of any kinds those values that its kind takes.
+
+    Raises:
+        EdgeoptError: If only other kinds take one of them.
+        TypeError: If none does.
+    """
+    chosen = [kind_of(source, verb) for source in sources]
+    for name, value in values.items():
+        if not any(name in names_of(kind, verb) for kind in chosen):
+            chosen[0].require_verb(verb)
+            require_taken(chosen[0], verb, {name: value}, sources)
+    return [{name: value for name, value in values.items() if name in names_of(kind, verb)} for kind in chosen]
+
+
 def names_of(kind: Kind, verb: str) -> frozenset[str]:
     """Return the names of the options that a kind takes for a verb; none where it has not that verb."""
     return frozenset(each.name for each in fields(kind.options[verb])) if verb in kind.options else frozenset()
+
+
+def is_result(source: str) -> bool:
+    """Return whether a source is an earlier result of `bench -o`, of any kind, and nothing that runs."""
+    path = Path(source)
+    return is_stored(path) and not is_bundle(path) and kind_of(source) is kinds()[-1]
 
 
 def refuse(kind: Kind, flag: str, takers: tuple[Kind, ...], source: str) -> None:
@@ -154,5 +191,7 @@ def refuse(kind: Kind, flag: str, takers: tuple[Kind, ...], source: str) -> None
         EdgeoptError: That a source is not there, where it is not; else that its kind does not take the option.
     """
     kind.require(source)
-    whose = " or ".join(each.noun for each in takers)
-    raise EdgeoptError(f"{flag} is for {whose}, and {source} is {kind.noun}", remedy=f"leave {flag} out")
+    *first, last = (each.noun for each in takers)
+    whose = f"{', '.join(first)} or {last}" if first else last
+    noun = "an earlier result" if is_result(source) else kind.noun
+    raise EdgeoptError(f"{flag} is for {whose}, and {source} is {noun}", remedy=f"leave {flag} out")

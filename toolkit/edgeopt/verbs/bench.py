@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.verbs._once import benched
-from edgeopt.verbs._perform import Result, with_options_of_kinds
+from edgeopt.verbs._perform import with_options_of_kinds
 from edgeopt.verbs.wishes import BenchWishes
 
 Tell = Callable[[str, int, int], None]
@@ -21,7 +22,7 @@ def bench(
     on: str | None = None,
     tell: Tell | None = None,
     **wishes: Unpack[BenchWishes],
-) -> Result:
+) -> BenchResult:
     """Measure a workload on this machine, or on a device elsewhere.
 
     Args:
@@ -40,5 +41,6 @@ def bench(
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(RemoteCall("bench", (str(workload),), options, wishes, on), tell)
+        remote: BenchResult = result_on(RemoteCall("bench", (str(workload),), options, wishes, on), tell)
+        return remote
     return benched(str(workload), options, wishes, tell).result

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from edgeopt.measurement.check.result import CheckReport
 from edgeopt.verbs._once import checked
-from edgeopt.verbs._perform import Result, with_options_of_kinds
+from edgeopt.verbs._perform import with_options_of_kinds
 from edgeopt.verbs.wishes import CheckWishes
 
 Tell = Callable[[str, int, int], None]
@@ -21,7 +22,7 @@ def check(
     on: str | None = None,
     tell: Tell | None = None,
     **wishes: Unpack[CheckWishes],
-) -> Result:
+) -> CheckReport:
     """Check a workload against a baseline, or write the baseline from it.
 
     Args:
@@ -40,5 +41,6 @@ def check(
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(RemoteCall("check", (str(workload),), options, wishes, on), tell)
+        remote: CheckReport = result_on(RemoteCall("check", (str(workload),), options, wishes, on), tell)
+        return remote
     return checked(str(workload), options, wishes, tell).result

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from edgeopt.measurement.compare.result import Comparison
 from edgeopt.verbs._once import compared
-from edgeopt.verbs._perform import Result, prepare_sides, with_options_of_kinds
+from edgeopt.verbs._perform import prepare_sides, with_options_of_kinds
 from edgeopt.verbs.wishes import CompareWishes
 
 Tell = Callable[[str, int, int], None]
@@ -20,7 +21,7 @@ def compare(
     on: str | None = None,
     tell: Tell | None = None,
     **wishes: Unpack[CompareWishes],
-) -> Result:
+) -> Comparison:
     """Compare workloads with the first of them, in turns.
 
     Args:
@@ -41,5 +42,6 @@ def compare(
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
         prepare_sides(sources, options, wishes)
-        return result_on(RemoteCall("compare", sources, options, wishes, on), tell)
+        remote: Comparison = result_on(RemoteCall("compare", sources, options, wishes, on), tell)
+        return remote
     return compared(sources, options, wishes, tell).result

@@ -44,7 +44,10 @@ def optimize(
     if on:
         from edgeopt.verbs.remote.elsewhere import RemoteCall, result_on
 
-        return result_on(RemoteCall("optimize", (str(workload),), options, values, on, search_there), listener=listener)
+        remote: Result = result_on(
+            RemoteCall("optimize", (str(workload),), options, values, on, search_there), listener=listener
+        )
+        return remote
     if search_there:
         raise EdgeoptError("search_there= is for a device elsewhere", remedy="name it: on='ssh://USER@HOST'")
     return perform("optimize", str(workload), options, values, listener).result

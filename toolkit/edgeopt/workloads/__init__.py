@@ -7,6 +7,7 @@ group `edgeopt.workloads`. Nothing outside this folder knows a kind by its name.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,13 +20,17 @@ from typing import Any, TypeVar
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared import registry
-from edgeopt.system.declared.options import Syntax, default_of, flags_of, options_of
+from edgeopt.system.declared.options import Option, Syntax, default_of, flags_of, options_of
 
 Chosen = TypeVar("Chosen", bound=Any)
 """Options of a verb."""
 VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
 SIDE_VERBS = ("compare", "check")
 """Verbs that are written once, over the sides that a kind opens in its file `sides.py`."""
+_NOT_BELOW_ZERO = frozenset({Syntax.SECONDS, Syntax.MILLISECONDS, Syntax.BYTES})
+"""Syntaxes whose text cannot be negative on the command line."""
+_AMOUNTS = _NOT_BELOW_ZERO | {Syntax.WHOLE, Syntax.NUMBER}
+"""Syntaxes of a number that has limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ class Kind:
             EdgeoptError: Why, and what to do instead.
         """
         if not self.has(verb):
-            problem, remedy = self.refusals[verb]
+            unknown = f"edgeopt {verb} does not take {self.noun}", f"name a workload of another kind than {self.name}"
+            problem, remedy = self.refusals.get(verb, unknown)
             raise EdgeoptError(problem, remedy=remedy)
 
     def module(self, verb: str) -> ModuleType:
@@ -77,6 +83,11 @@ class Kind:
         self.require_verb(verb)
         return import_module(f"{self.package}.{file_of(verb)}")
 
+    def part(self, name: str) -> ModuleType | None:
+        """Import a file of its folder that not every kind has, such as `report`; None: this one has it not."""
+        module = f"{self.package}.{name}"
+        return import_module(module) if find_spec(module) is not None else None
+
     def make_options(self, verb: str, values: Mapping[str, Any], options: Any = None) -> Any:
         """Return the options of a verb.
 
@@ -87,12 +98,11 @@ class Kind:
 
         Raises:
             TypeError: If a field is unknown, or `options` is of another kind.
+            EdgeoptError: If a number is out of its range, or a word none of its choices.
         """
         wanted = self.options[verb]
-        files = {name: each.repeatable for name, each in options_of(wanted) if each.syntax is Syntax.FILE}
-        values = {
-            name: _as_paths(each, several=files[name]) if name in files else each for name, each in values.items()
-        }
+        known = dict(options_of(wanted))
+        values = {name: _read(name, each, known[name]) if name in known else each for name, each in values.items()}
         if options is None:
             return wanted(**values)
         if isinstance(options, wanted):
@@ -100,6 +110,33 @@ class Kind:
             return replace(chosen, **values)
         shared = {each.name: getattr(options, each.name) for each in fields(options)}
         return wanted(**{**shared, **values})
+
+
+def _read(name: str, value: Any, option: Option) -> Any:
+    """Return a value of a program as its option holds it: paths for texts, a row for a single text.
+
+    Raises:
+        EdgeoptError: If a number is out of its range, or a word none of its choices.
+    """
+    if option.syntax is Syntax.FILE:
+        return _as_paths(value, several=option.repeatable)
+    if isinstance(value, str) and option.choices and value not in option.choices:
+        raise EdgeoptError(f"{name} is {value!r}", remedy=f"pass one of {', '.join(option.choices)}")
+    if isinstance(value, str) and option.repeatable and option.syntax is Syntax.TEXT:
+        return (value,)
+    if isinstance(value, int | float) and not isinstance(value, bool) and option.syntax in _AMOUNTS:
+        _require_within(name, value, option)
+    return value
+
+
+def _require_within(name: str, value: float, option: Option) -> None:
+    least = 0 if option.syntax in _NOT_BELOW_ZERO else option.least
+    is_low = least is not None and (value < least or (option.above and value == least))
+    if math.isnan(value) or is_low or (option.most is not None and value > option.most):
+        low = "" if least is None else f"{'above' if option.above else 'of at least'} {least:g}"
+        high = "" if option.most is None else f"of at most {option.most:g}"
+        limits = " and ".join(filter(None, (low, high)))
+        raise EdgeoptError(f"{name} is {value:g}", remedy=f"pass a number {limits}".rstrip())
 
 
 def _as_paths(value: Any, *, several: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.common_options import threads_option
+from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.system.declared.options import Syntax, option
 
@@ -25,23 +26,38 @@ _STANDARD = Limits()
 class ServeFlags:
     """Options of `serve` for every kind."""
 
-    host: str = option("127.0.0.1", "Address to listen at; others than this machine's.", group=ADDRESS)
-    port: int = option(8000, "0: one that is free.", group=ADDRESS, syntax=Syntax.WHOLE, least=0, most=65535)
-    name: str = option("", "Under which clients ask for the only model.", group=ADDRESS, shown="the recipe's")
-    slots: int = option(_STANDARD.slots, "Answers made at once.", group=LIMITS, syntax=Syntax.WHOLE, least=1, most=256)
+    host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines ask.", group=ADDRESS)
+    port: int = option(
+        8000, "Port to listen at; 0 takes a free one.", group=ADDRESS, syntax=Syntax.WHOLE, least=0, most=65535
+    )
+    name: str = option(
+        "", "Name by which clients ask for the model, if there is only one.", group=ADDRESS, shown="the recipe's"
+    )
+    slots: int = option(
+        _STANDARD.slots,
+        "Answers that are made at the same time.",
+        group=LIMITS,
+        syntax=Syntax.WHOLE,
+        least=1,
+        most=MOST_SLOTS,
+    )
     waiting: int = option(
-        _STANDARD.waiting, "Requests that may wait; more are refused.", group=LIMITS, syntax=Syntax.WHOLE, least=0
+        _STANDARD.waiting,
+        "Requests that may wait; further ones are refused.",
+        group=LIMITS,
+        syntax=Syntax.WHOLE,
+        least=0,
     )
     time_limit_s: float = option(
         _STANDARD.seconds,
-        "From a request to the end of its answer, waiting included.",
+        "Most time from a request to the end of its answer, waiting included.",
         "--time-limit",
         group=LIMITS,
         syntax=Syntax.SECONDS,
     )
     output_tokens: int = option(
         _STANDARD.answer_tokens,
-        "Most of an answer.",
+        "Most tokens of an answer.",
         group=LIMITS,
         syntax=Syntax.WHOLE,
         least=1,
@@ -49,7 +65,7 @@ class ServeFlags:
     )
     body_mib: float = option(
         _STANDARD.body_bytes / _MIB,
-        "Most of a request.",
+        "Largest request in MiB.",
         group=LIMITS,
         syntax=Syntax.NUMBER,
         least=0,
@@ -58,7 +74,7 @@ class ServeFlags:
     )
     picture_megapixels: float = option(
         _STANDARD.picture_pixels / 1e6,
-        "Most of a picture; large ones are taken one at a time.",
+        "Largest picture in megapixels; large pictures are decoded one at a time.",
         group=LIMITS,
         syntax=Syntax.NUMBER,
         least=0,
@@ -67,44 +83,44 @@ class ServeFlags:
     )
     stalled_s: float = option(
         _STANDARD.stalled_s,
-        "Cut a client off that sends or takes nothing for so long.",
+        "Cut off a client that sends or takes nothing for this long.",
         "--stalled",
         group=LIMITS,
         syntax=Syntax.SECONDS,
     )
     keep_s: float | None = option(
         None,
-        "Free the model's memory after so long without a request.",
+        "Free the model's memory after this long without a request.",
         "--keep",
         group=LIMITS,
         syntax=Syntax.SECONDS,
-        shown="for ever",
+        shown="never",
     )
     memory_bytes: int | None = option(
         None,
-        "Of several models: memory that those that are open may take together, such as 2GiB; the one that was used "
-        "least recently is closed for the next.",
+        "Memory that several open models may take together, such as 2GiB; the model that was used least recently is "
+        "closed to make room.",
         "--memory",
         group=LIMITS,
         syntax=Syntax.BYTES,
         shown="no limit",
     )
-    threads: int = threads_option(LIMITS, "as measured; a language model: fast cores")
+    threads: int = threads_option(LIMITS, "as measured; for a language model the fast cores")
     access_log: str = option(
         "",
-        "Write a line of JSON for each request: time, client, method, path, status, ms; - for standard error.",
+        "File for a line of JSON for each request (time, client, method, path, status, ms); - for standard error.",
         group=ACCESS,
         metavar="FILE",
     )
     key_from: str | None = option(
         None,
-        "Variable of the environment with the key that each client must send.",
+        "Environment variable with the key that each client must send.",
         group=ACCESS,
         metavar="NAME",
     )
     origins: tuple[str, ...] = option(
         (),
-        "Pages from there, such as https://app.example, may ask too; * for all. Repeatable.",
+        "Origin whose web pages may ask, such as https://app.example; * for all. Repeatable.",
         "--allow-origin",
         group=ACCESS,
         metavar="URL",
@@ -112,14 +128,14 @@ class ServeFlags:
     )
     certificate: Path | None = option(
         None,
-        "Certificate in PEM: connections are encrypted (https).",
+        "Certificate in PEM, with which connections are encrypted (https).",
         "--cert",
         group=ACCESS,
         syntax=Syntax.FILE,
     )
     certificate_key: Path | None = option(
         None,
-        "Its key, in PEM.",
+        "Key of the certificate, in PEM.",
         "--cert-key",
         group=ACCESS,
         syntax=Syntax.FILE,

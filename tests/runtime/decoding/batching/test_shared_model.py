@@ -65,7 +65,15 @@ def alone(model: LanguageModel, prompt: Any, asked: AnswerOptions = AN_ANSWER) -
 class Bench:
     """A batch without threads, stepped by hand."""
 
-    def __init__(self, model: LanguageModel, slots: int = 4, tokens: int = 0, chunk: int = 16, apart: bool = False):
+    def __init__(
+        self,
+        model: LanguageModel,
+        slots: int = 4,
+        tokens: int = 0,
+        chunk: int = 16,
+        apart: bool = False,
+        token_s: float = 0.0,
+    ):
         tokens = tokens or slots * CONTEXT
         engine, capacity = model.session.engine, min(CONTEXT, tokens // slots)
         rows = (
@@ -73,7 +81,8 @@ class Bench:
             if apart
             else SharedRows(engine, model.parts, slots, capacity, tokens)
         )
-        self.model, self.batch, self.order = model, Batch(rows, tokens, chunk, alone_tokens=64), 0
+        self.batch = Batch(rows, tokens, chunk, alone_tokens=64, token_s=token_s)
+        self.model, self.order = model, 0
 
     def ask(self, prompt: Any, asked: AnswerOptions = AN_ANSWER, priority: int = 0) -> Request:
         writing = self.model.begin(prompt, asked)
@@ -127,6 +136,24 @@ def test_threads_that_ask_at_once_share_runs(either: LanguageModel):
         assert account.reason == "length"
         assert account.computed_tokens + account.reused_tokens == account.prompt_tokens + account.runs
         assert 0 <= account.queue_ns <= account.token_at_ns[0]
+
+
+@pytest.mark.parametrize(("token_s", "runs_then", "runs_at_last"), [(0.0, 4, 4), (1e-9, 2, 3)])
+def test_parts_of_prompts_wait_where_tokens_are_to_come_faster(model, token_s, runs_then, runs_at_last):
+    bench = Bench(model, 2, chunk=4, token_s=token_s)
+    writer = bench.ask([5, 17], AnswerOptions(120, ends=False))
+    bench.batch.step()
+    late = bench.ask(list(range(40, 52)))
+    for _ in range(40):
+        bench.batch.step()
+    assert bench.batch.work.prompt_runs == runs_then
+    for _ in range(60):
+        bench.batch.step()
+    assert bench.batch.work.prompt_runs == runs_at_last  # of those that wait one ran in between
+    assert not writer.is_done.is_set()
+    bench.finish()
+    assert tokens_of(late) == alone(model, list(range(40, 52)))
+    assert tokens_of(writer) == alone(model, [5, 17], AnswerOptions(120, ends=False))
 
 
 def test_a_long_prompt_goes_on_in_parts_beside_those_who_write(model: LanguageModel):

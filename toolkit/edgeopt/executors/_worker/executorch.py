@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from pathlib import Path
+
+import numpy as np
+import onnx
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.graph.model import load_model
+from edgeopt.graph.files.validity import require_valid
+from edgeopt.graph.model import Model
 from edgeopt.system.processes.messages import Message, replies_apart, serve_messages
 
 
 def _convert(message: Message) -> Message:
     from edgeopt.executors.executorch.program import to_pte  # what it lacks is an answer, not the child's end
 
-    values = message.values
-    Path(values["to"]).write_bytes(to_pte(load_model(Path(values["model"]), "the model")))
-    return Message({})
+    proto = onnx.load_model_from_string(message.arrays["model"].tobytes())
+    require_valid(proto, "the model")
+    return Message({}, {"program": np.frombuffer(to_pte(Model(proto, "the model")), np.uint8)})
 
 
 def _told(error: Exception) -> Message:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError
@@ -31,16 +31,26 @@ class _Trial:
     def open(self, message: Message) -> Message:
         values = message.values
         options = SessionOptions(**{**values["options"], "providers": tuple(values["options"]["providers"])})
-        executor = registry.load(executors, values["executor"]).EXECUTOR
         self._close(values["key"])
         while len(self._held) >= (1 if values["is_alone"] else _MOST_HELD):
             self._close(next(iter(self._held)))
-        session = executor.open(_source(values), options)
+        if values["pages"]:
+            self._try_pages(Path(values["path"]), options, values["pages"])
+            return Message({})
+        session = registry.load(executors, values["executor"]).EXECUTOR.open(_source(message), options)
         if values["keeps"]:
             self._held[values["key"]] = session
         else:
             session.close()
         return Message({})
+
+    @staticmethod
+    def _try_pages(file: Path, options: SessionOptions, use: str) -> None:
+        from edgeopt.executors.openvino.pages import PagedGraph, PagesUse
+
+        graph = PagedGraph(file, options, PagesUse(use))
+        graph.try_once()
+        graph.close()
 
     def run(self, message: Message) -> Message:
         key = message.values["key"]
@@ -63,10 +73,12 @@ class _Trial:
             session.close()
 
 
-def _source(values: Mapping[str, Any]) -> Source:
+def _source(message: Message) -> Source:
+    values = message.values
     if "path" in values:
         return Path(values["path"])
-    data = Path(values["bytes_in"]).read_bytes()
+    arrays = cast("dict[str, NDArray[Any]]", message.arrays)
+    data = arrays.pop("model").tobytes()  # the message lives as long as the session is opened
     if "outside" in values:
         folder, files = values["outside"]
         return Outside(data, Path(folder), tuple(map(Path, files)))

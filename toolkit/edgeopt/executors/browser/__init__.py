@@ -6,7 +6,7 @@ inputs and outputs between the page and this process is not part of a frame (`ed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from edgeopt.executors.browser.chromium import find_program
 from edgeopt.executors.browser.web_package import ENGINES, find_package
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.declared.optional import require
-from edgeopt.system.device_clock import add_carriage
+from edgeopt.system.device_clock import add_carriage, device_clock
 from edgeopt.system.disk.files import read_file
 from edgeopt.system.processes.messages import Message
 
@@ -74,6 +74,11 @@ class BrowserSession(Staged):
     def program(self) -> str:
         """The browser and onnxruntime-web, with their versions."""
         return self._program
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The device's clock, which stands still while a message is on its way."""
+        return device_clock
 
     @property
     def opening_ms(self) -> Mapping[str, float]:

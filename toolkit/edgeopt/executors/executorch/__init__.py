@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -30,10 +30,14 @@ from edgeopt.errors import (
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors.executorch.file import BEGINS, ELSEWHERE, METHOD, is_program, read_facts
+from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, how_to_install
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.processes.quiet import quiet_natives, quiet_thread
+
+if TYPE_CHECKING:
+    from edgeopt.graph.model import Model
 
 PROVIDER = "CPU"
 SUFFIX = ".pte"
@@ -175,6 +179,7 @@ class ExecuTorch(Executor):
 
     own_suffix: ClassVar[str] = SUFFIX
     one_pool: ClassVar[bool] = True
+    heavy: ClassVar[bool] = True
 
     def why_unavailable(self) -> str | None:
         """Return None if the packages are installed; whether they load is seen when a model is opened."""
@@ -198,6 +203,19 @@ class ExecuTorch(Executor):
         """Refuse options, of which it has none, before any work. Raises as `open`."""
         for key in options.entries:
             raise NotFoundError("option of ExecuTorch that a bundle or a target may set", key, ())
+
+    def conversion_s(self, source: Source) -> float:
+        """Return how long a conversion is expected to take, whether or not it is kept; 0 of a program."""
+        model = _onnx_model(source)
+        if model is None:
+            return 0.0
+        from edgeopt.executors.executorch.conversion import expected_s
+
+        return expected_s(model)
+
+    def converted(self, source: Source) -> Source:
+        """Return the program: one child of this process converts, no child of another child. Raises as `open`."""
+        return program_file(source)
 
     def own_file(self, source: Source) -> bytes:
         """Return a model as a program: a device that opens it needs no onnx. Raises as `open`."""
@@ -245,26 +263,40 @@ class ExecuTorch(Executor):
 
 def program_file(source: Source) -> bytes:
     """Return a model as a program; one that is ONNX is converted. Raises as `ExecuTorch.open`."""
+    model = _onnx_model(source)
+    if model is None:
+        assert not isinstance(source, Outside)
+        return source if isinstance(source, bytes) else _checked(source.read_bytes(), source.name)
+    from edgeopt.executors.executorch.conversion import to_program
+
+    return to_program(model)
+
+
+def _onnx_model(source: Source) -> Model | None:
+    """Return a source as an ONNX model; None: it is a program, which a device opens that has no onnx.
+
+    Raises:
+        InvalidFileError: If it is neither.
+        UnsupportedError: If its weights lie in files of their own.
+    """
     source = in_one_piece(source, "executorch")
-    if isinstance(source, Path) and (source.suffix == SUFFIX or is_program(_head(source))):
-        return _checked(source.read_bytes(), source.name)
-    if isinstance(source, bytes) and is_program(source):
-        return _checked(source, "the model")
-    # a device that opens a program has no onnx
+    if isinstance(source, bytes):
+        has_program = is_program(source)
+    else:
+        has_program = source.suffix == SUFFIX or is_program(_head(source))
+    if has_program:
+        return None
     import onnx
     from google.protobuf.message import DecodeError
 
-    from edgeopt.executors.executorch.conversion import to_program
     from edgeopt.graph.model import Model, load_model
 
-    if isinstance(source, bytes):
-        try:
-            return to_program(Model(onnx.load_model_from_string(source), "the model"))
-        except DecodeError as error:
-            raise InvalidFileError(
-                "the model is neither ONNX nor ExecuTorch's", remedy="copy the file again"
-            ) from error
-    return to_program(load_model(source))
+    if isinstance(source, Path):
+        return load_model(source)
+    try:
+        return Model(onnx.load_model_from_string(source), "the model")
+    except DecodeError as error:
+        raise InvalidFileError("the model is neither ONNX nor ExecuTorch's", remedy="copy the file again") from error
 
 
 def _head(path: Path) -> bytes:
@@ -274,7 +306,9 @@ def _head(path: Path) -> bytes:
 
 def _checked(data: bytes, name: str) -> bytes:
     if not is_program(data):
-        raise InvalidFileError(f"{name} is no .pte file", remedy="copy the file again, or make the bundle anew")
+        raise InvalidFileError(
+            f"{name} is no program of ExecuTorch", remedy="copy the file again, or make the bundle anew"
+        )
     return data
 
 

@@ -1,82 +1,65 @@
-"""The parent's side of the conversion: one child holds torch's exporter, which takes seconds to import, for all models.
-
-The child is started when it is first needed and started anew after a death.
-"""
+"""The parent's side of the conversion: one child holds torch's exporter, which takes seconds to import, for all."""
 
 from __future__ import annotations
 
-import atexit
-import tempfile
 import threading
-from pathlib import Path
+from time import monotonic
 
-from edgeopt.errors import MissingDependencyError, UnsupportedError
-from edgeopt.executors._child import abort_in
-from edgeopt.executors.executorch.file import ELSEWHERE
+import numpy as np
+
+from edgeopt.executors._conversion.child import ConversionChild
 from edgeopt.executors.executorch.kept import keep_program, kept_program
-from edgeopt.graph.model import Model, save_model
-from edgeopt.system.declared.optional import how_to_install
+from edgeopt.graph.model import Model
 from edgeopt.system.processes.messages import Message
-from edgeopt.system.processes.time_limit import require_time, time_left_s
-from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
+from edgeopt.system.processes.worker import close_at_exit
 
 TITLE = "executorch"
 _MODULE = "edgeopt.executors._worker.executorch"
 _LONGEST_S = 900.0
 """A network of 100 MB on a slow machine; what takes longer hangs."""
+_START_S, _NODE_S = 8.0, 0.12
+"""Seconds of a child's start, which imports torch's exporter, and of each node: ten of timm's networks took 0.08 to
+0.16 s a node on a busy machine."""
 
 
 class _Converter:
     """Safe in threads: conversions take turns."""
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
+        self._child = ConversionChild(_MODULE, TITLE, "executorch")
         self._turn = threading.Lock()
+        self._pace = 1.0
+        """Time of the last conversion over what was expected of it."""
+
+    def expected_s(self, model: Model) -> float:
+        """Return how long the conversion of a model is expected to take here, by those before it."""
+        start_s = 0.0 if self._child.is_started else _START_S
+        return self._pace * (start_s + _NODE_S * len(model.proto.graph.node))
 
     def convert(self, model: Model) -> bytes:
         """Return a model as an ExecuTorch program. Raises as `to_program`."""
-        with self._turn, tempfile.TemporaryDirectory(prefix="edgeopt-executorch-") as folder:
-            source, made = Path(folder) / "model.onnx", Path(folder) / "model.pte"
-            save_model(model, source)
-            self._ask(Message({"do": "convert", "model": str(source), "to": str(made)}))
-            return made.read_bytes()
-
-    def _ask(self, message: Message) -> None:
-        require_time()
-        try:
-            if self._worker is None:
-                self._worker = python_worker(_MODULE, TITLE)
-            answer = self._worker.ask(message, timeout_s=min(_LONGEST_S, max(time_left_s(), 0.1)))
-        except WorkerDeathError as death:
-            self._end()
-            require_time()
-            abort = abort_in(TITLE, "converting", death)
-            raise abort or UnsupportedError(f"the conversion to executorch {death.how}", remedy=ELSEWHERE) from death
-        except BaseException:  # an interrupt: its answer would be taken for the next request's
-            self._end()
-            raise
-        values = answer.values
-        if missing := values.get("missing"):
-            raise MissingDependencyError(missing, remedy=how_to_install("executorch"))
-        if refusal := values.get("refusal"):
-            raise UnsupportedError(refusal, remedy=values.get("remedy") or ELSEWHERE)
-        if error := values.get("error"):
-            raise UnsupportedError(f"executorch does not convert the model: {error}"[:400], remedy=ELSEWHERE)
-
-    def _end(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+        with self._turn:
+            began_s, expected_s = monotonic(), self.expected_s(model)
+            # over the pipe: a file would stay behind where this process is killed
+            message = Message({"do": "convert"}, {"model": np.frombuffer(model.data, np.uint8)})
+            program = self._child.ask(message, longest_s=_LONGEST_S).arrays["program"].tobytes()
+            self._pace *= (monotonic() - began_s) / max(expected_s, _NODE_S)
+            return program
 
     def close(self) -> None:
         """End the child."""
         with self._turn:
-            self._end()
+            self._child.end()
 
 
 _CONVERTER = _Converter()
 """The one of this process."""
-atexit.register(_CONVERTER.close)
+close_at_exit(_CONVERTER.close)
+
+
+def expected_s(model: Model) -> float:
+    """Return how long a conversion is expected to take, by the model's nodes and the last one of this process."""
+    return _CONVERTER.expected_s(model)
 
 
 def to_program(model: Model) -> bytes:

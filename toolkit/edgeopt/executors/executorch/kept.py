@@ -21,12 +21,17 @@ _MOST, _MOST_BYTES = 64, 1 << 30
 """Programs that are kept; a search makes some dozens."""
 _HASH_BYTES = 32
 """Length of the SHA-256 behind each program: a full disk, or a machine that went off, leaves half a program."""
+_MOST_UNWRITTEN = 8
+_unwritten: dict[bytes, bytes] = {}
+"""Programs by the hash of their model, where no disk takes them: this process at least converts each once."""
 _CONVERTERS = ("executorch", "_torch", "_conversion")
 """Folders whose code decides what a program is."""
 
 
 def kept_program(model: bytes) -> bytes | None:
     """Return what was converted of a serialized model before; None: nothing, or nothing whole."""
+    if unwritten := _unwritten.get(hashlib.sha256(model).digest()):
+        return unwritten
     file = _file_of(model)
     if file is None:
         return None
@@ -45,16 +50,26 @@ def kept_program(model: bytes) -> bytes | None:
 def keep_program(model: bytes, program: bytes) -> None:
     """Keep what was converted of a serialized model, and let the oldest go; a full disk is no fault."""
     file = _file_of(model)
-    if file is None:
+    if file is None or not _is_written(file, program + hashlib.sha256(program).digest()):
+        _unwritten[hashlib.sha256(model).digest()] = program
+        while len(_unwritten) > _MOST_UNWRITTEN:
+            del _unwritten[next(iter(_unwritten))]
         return
-    with suppress(OSError, InvalidFileError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_beside(file, program + hashlib.sha256(program).digest())
+    with suppress(OSError):
         count, size_bytes = 0, 0
         for kept in sorted(file.parent.glob("*.pte"), key=lambda path: path.stat().st_mtime, reverse=True):
             count, size_bytes = count + 1, size_bytes + kept.stat().st_size
             if count > _MOST or (size_bytes > _MOST_BYTES and kept != file):
                 kept.unlink(missing_ok=True)
+
+
+def _is_written(file: Path, data: bytes) -> bool:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_beside(file, data)
+    except (OSError, InvalidFileError):
+        return False
+    return True
 
 
 def _file_of(model: bytes) -> Path | None:

@@ -52,6 +52,8 @@ def to_pte(model: Model) -> bytes:
                 f"executorch needs every shape in numbers, and {spec.name!r} is {spec}",
                 remedy="give --shape, or export the model with fixed shapes",
             )
+        if not isinstance(getattr(torch, spec.dtype, None), torch.dtype):
+            raise UnsupportedError(f"executorch is given numbers, and {spec.name!r} is {spec}", remedy=ELSEWHERE)
     fold(graph)
     join_gelus(graph)
     model = graph.to_model()
@@ -83,10 +85,10 @@ class _Network(torch.nn.Module):
         """Return the outputs in order; what leaves the model twice, or as it came, is a copy."""
         named = dict(zip(self._inputs, values, strict=True))
         made = {**named, **run(self._plan, named, frozenset(self._outputs))}
-        taken, result = {*self._inputs, *self._plan.known}, list[torch.Tensor]()
+        taken, result = [*values, *self._plan.known.values()], list[torch.Tensor]()
         for name in self._outputs:
-            result.append(made[name].clone() if name in taken else made[name])
-            taken.add(name)
+            result.append(made[name].clone() if any(made[name] is other for other in taken) else made[name])
+            taken.append(made[name])
         self.made = [(name, value) for name, value in zip(self._outputs, result, strict=True)]
         return tuple(result)
 

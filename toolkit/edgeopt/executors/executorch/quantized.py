@@ -280,6 +280,8 @@ def _limited(step: NodeStep, constants: _Constants) -> NodeStep:
     else:
         limits = [float(constants[name].reshape(-1)[0]) if name else None for name in names]
     low, high = limits
+    if low is None and high is None:
+        return replace(step, compute=lambda _node, x: x, inputs=step.inputs[:1])
     if low is None or high is None or not low < high:
         return replace(step, compute=lambda _node, x: torch.clamp(x, low, high), inputs=step.inputs[:1])
     return replace(step, compute=lambda _node, x: functional.hardtanh(x, low, high), inputs=step.inputs[:1])

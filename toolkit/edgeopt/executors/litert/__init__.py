@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError
+from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors._held import HeldSession
@@ -21,6 +21,7 @@ from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.machine.affinity import held_processors, held_to
+from edgeopt.system.machine.processor import cpu_flags
 
 PROVIDER = "CPU"
 SUFFIX = ".tflite"
@@ -29,6 +30,8 @@ _IDENTIFIER, _AT = b"TFL3", 4
 """What every `.tflite` file holds behind its first four bytes."""
 _LOADERS: Mapping[str, Callable[[bytes, int], LoadedFile]] = {"fp32": Interpreter, "fp16": HalfPrecision}
 """Interfaces by what floats are computed in."""
+_ARM_HALF = frozenset({"asimdhp", "atomics"})
+"""What the compiled model needs of an Arm processor, in Linux words; a Cortex-A72 (Raspberry Pi 4) has neither."""
 
 
 class LiteRTSession(HeldSession):
@@ -168,6 +171,8 @@ class LiteRT(Executor):
         precision = options.precision or "fp32"
         if precision not in _LOADERS:
             raise ValueError(f"precision is {precision!r}, not one of {', '.join(_LOADERS)}")
+        if precision == "fp16":
+            _require_half(cpu_flags())
         if options.profile_to:
             raise ValueError("the executor litert writes no operator profile")
         if reason := self.why_no_provider(options.providers):
@@ -179,6 +184,20 @@ class LiteRT(Executor):
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), data)
         return session
+
+
+def _require_half(flags: frozenset[str]) -> None:
+    """Refuse float16 where LiteRT ends the process in place of an error: its compiled model is built with `atomics`.
+
+    Raises:
+        UnsupportedError: If Linux names an Arm processor's features, and these are not among them.
+    """
+    lacking = sorted(_ARM_HALF - flags)
+    if "fp" in flags and lacking:
+        raise UnsupportedError(
+            f"LiteRT's float16 needs {' and '.join(lacking)}, which this processor lacks",
+            remedy="run the model in fp32, as a bundle's other models are",
+        )
 
 
 def tflite_file(source: Source, *, pictures_last: bool = False) -> bytes:

@@ -94,7 +94,7 @@ class NcnnSession(HeldSession):
         self._ncnn, self._net, self._file, self._reuse = ncnn, net, file, reuse
         self._precision = precision
         self._memory = _Allocators(ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator())
-        self.inputs = tuple(TensorSpec(port.name, "float32", port.shape) for port in file.inputs)
+        self.inputs = tuple(TensorSpec(port.name, port.dtype, port.shape) for port in file.inputs)
         self.outputs = tuple(TensorSpec(port.name, "float32", port.shape) for port in file.outputs)
         self._buffers: dict[str, NDArray[np.float32]] = {}
         self.first_run: FirstRun | None = None
@@ -113,10 +113,16 @@ class NcnnSession(HeldSession):
         shown = []
         for port in self._file.inputs:
             value = inputs[port.name]
-            if value.dtype != np.float32 or value.shape != port.shape:
-                raise ValueError(f"input {port.name!r} is {value.dtype} {value.shape}, not float32 {port.shape}")
-            array = np.ascontiguousarray(value).reshape(port.dims)
-            shown.append((port.blob, self._ncnn.Mat(array), array))
+            if value.dtype != np.dtype(port.dtype) or value.shape != port.shape:
+                raise ValueError(f"input {port.name!r} is {value.dtype} {value.shape}, not {port.dtype} {port.shape}")
+            array = np.ascontiguousarray(value)
+            if port.is_picture:
+                height, width = port.dims[1:]
+                pixels = self._ncnn.Mat.PixelType.PIXEL_BGR  # three planes in their order
+                shown.append((port.blob, self._ncnn.Mat.from_pixels(array, pixels, width, height), array))
+            else:
+                array = array.reshape(port.dims)
+                shown.append((port.blob, self._ncnn.Mat(array), array))
         return shown
 
     def execute(self, uploaded: Any) -> Any:
@@ -371,11 +377,18 @@ def _load(net: Any, file: NcnnFile) -> None:
 
     Raises:
         InvalidFileError: If it does not take them.
+        UnavailableError: If the disk takes no file.
     """
-    with tempfile.TemporaryDirectory(prefix="edgeopt-ncnn-") as folder, quiet_natives():
-        weights = Path(folder) / "model.bin"
-        weights.write_bytes(file.weights)
-        code = net.load_param_mem(file.param) or net.load_model(str(weights))
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgeopt-ncnn-") as folder, quiet_natives():
+            weights = Path(folder) / "model.bin"
+            weights.write_bytes(file.weights)
+            code = net.load_param_mem(file.param) or net.load_model(str(weights))
+    except OSError as error:
+        raise UnavailableError(
+            f"ncnn reads weights from a temporary file, which could not be written: {error.strerror}",
+            remedy="free disk space, or name a folder that has some in TMPDIR",
+        ) from error
     if code:
         raise InvalidFileError(
             f"ncnn does not load the network: it ends with {code}",

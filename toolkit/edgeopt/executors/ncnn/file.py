@@ -1,9 +1,10 @@
 """A network of ncnn in one file: `model.ncnn`.
 
-Layout, numbers little-endian: 8 bytes `EDGENCNN`, the version (uint32, 1), the bytes of the JSON and of the text
-(uint32 each), 4 bytes of zeros, the bytes of the weights (uint64); then the JSON, the `.param` text with a zero behind
-it, zeros up to a multiple of 64 bytes, the `.bin` weights. The JSON holds `inputs` and `outputs`: name, blob, shape and
-dims of each. ncnn reads both parts from memory, so an app needs no second file.
+Layout, numbers little-endian: 8 bytes `EDGENCNN`, the version (uint32; 2 where an input is a picture, else 1), the
+bytes of the JSON and of the text (uint32 each), 4 bytes of zeros, the bytes of the weights (uint64); then the JSON, the
+`.param` text with a zero behind it, zeros up to a multiple of 64 bytes, the `.bin` weights. The JSON holds `inputs` and
+`outputs`: name, blob, shape and dims of each, of a picture its dtype too. ncnn reads both parts from memory, so an app
+needs no second file.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from edgeopt.system.text import short
 
 SUFFIX = ".ncnn"
 MAGIC = b"EDGENCNN"
-_VERSION = 1
+_VERSION, _WITH_PICTURES = 1, 2
+"""Earlier versions of edgeopt read the first alone, and say so of the other."""
 _HEAD = struct.Struct("<8sIIIIQ")
 _ALIGNMENT = 64
 """A cache line; ncnn wants four bytes."""
 _MOST_OF_A_BLOB = 4
-MAKES_MEMORY = frozenset(
+WEIGHTED = frozenset(
     {
         "Convolution",
         "ConvolutionDepthWise",
@@ -34,11 +36,12 @@ MAKES_MEMORY = frozenset(
         "Deconvolution",
         "DeconvolutionDepthWise",
         "InnerProduct",
-        "Pooling",
-        "DeepCopy",
     }
 )
+"""Layers with weights."""
+MAKES_MEMORY = WEIGHTED | {"Pooling", "DeepCopy"}
 """Layers that write elsewhere than into what they read, and never hand it on as it is."""
+PICTURE_CHANNELS = 3
 _MOST_DIMENSIONS = 64
 """Dimensions of an input or an output; NumPy has no more."""
 
@@ -53,6 +56,18 @@ class NcnnPort:
     """As the ONNX model has it, with the leading 1 that ncnn's blobs do not have."""
     dims: tuple[int, ...]
     """The blob's dimensions, the outermost first: those of `shape` without that 1; one dimension above four."""
+    dtype: str = "float32"
+    """uint8 of a picture (height, width, 3), whose planes the blob holds as floats."""
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether pixels become the blob's planes as they are handed to ncnn."""
+        return self.dtype == "uint8"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        values = asdict(self)
+        return values if self.is_picture else {key: value for key, value in values.items() if key != "dtype"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +84,14 @@ class NcnnFile:
     def ports(self) -> dict[str, list[dict[str, Any]]]:
         """Inputs and outputs as plain values."""
         named = {"inputs": self.inputs, "outputs": self.outputs}
-        return {key: [asdict(port) for port in ports] for key, ports in named.items()}
+        return {key: [port.to_json() for port in ports] for key, ports in named.items()}
 
     def to_bytes(self) -> bytes:
         """Return the contents of one file."""
         text = self.param.encode()
         described = json.dumps(self.ports).encode()
-        head = _HEAD.pack(MAGIC, _VERSION, len(described), len(text), 0, len(self.weights))
+        version = _WITH_PICTURES if any(port.is_picture for port in self.inputs) else _VERSION
+        head = _HEAD.pack(MAGIC, version, len(described), len(text), 0, len(self.weights))
         front = head + described + text
         return front.ljust(_weights_at(len(front)), b"\0") + self.weights
 
@@ -97,7 +113,7 @@ def read_ncnn_file(data: bytes, name: str) -> NcnnFile:
     """
     try:
         magic, version, described, text, _, weights = _HEAD.unpack_from(data)
-        if magic != MAGIC or version != _VERSION:
+        if magic != MAGIC or version not in (_VERSION, _WITH_PICTURES):
             raise ValueError(f"version {version}" if magic == MAGIC else "it begins otherwise")
         start = _HEAD.size + described
         end = start + text
@@ -176,7 +192,9 @@ def _port(facts: dict[str, Any]) -> NcnnPort:
         raise ValueError("its shapes are none")
     if math.prod(shape) != math.prod(dims):
         raise ValueError("a shape and its blob differ")
-    name, blob = facts["name"], facts["blob"]
+    name, blob, dtype = facts["name"], facts["blob"], facts.get("dtype", "float32")
     if not isinstance(name, str) or not isinstance(blob, str) or not blob.isascii():
         raise ValueError("a name that is none")
-    return NcnnPort(name, blob, shape, dims)
+    if dtype not in ("float32", "uint8") or (dtype == "uint8" and shape != (*dims[1:], PICTURE_CHANNELS)):
+        raise ValueError("an input that is neither float32 nor a picture")
+    return NcnnPort(name, blob, shape, dims, dtype)

@@ -13,8 +13,8 @@ from edgeopt.errors import Missing, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.binding import Binding, keeps_its_place, spec_of
-from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.faults import not_opened
+from edgeopt.executors.onnxruntime.mapped_tables import lend_tables
 from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS, LEVEL, level_of
 from edgeopt.executors.onnxruntime.providers import (
     CPU,
@@ -25,8 +25,10 @@ from edgeopt.executors.onnxruntime.providers import (
     dead_provider,
     lists_nodes,
     memory_of,
-    missing_provider,
     plain_layout,
+    preload_libraries,
+    require_built,
+    require_loaded,
     split_entries,
 )
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
@@ -144,9 +146,8 @@ class OnnxRuntime(Executor):
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
         first = providers[0]
-        _require_built(ort, providers)
-        if reason := why_not_loaded(first, _libraries(ort)):
-            raise dead_provider(first, reason)
+        require_built(ort, providers)
+        require_loaded(ort, first)
         if not memory_of(providers):
             return
         try:
@@ -180,7 +181,7 @@ class OnnxRuntime(Executor):
         if options.precision not in ("", "fp32", "fp16"):
             raise _other_arithmetic(options.precision)
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | _FIELDS)
-        _require_built(ort, options.providers)
+        require_built(ort, options.providers)
         cores = held_processors(options.cores, options.threads)
         made = _session_options(ort, options, {**pool_affinities(cores, options.threads), **entries})
         source = _reachable(source)
@@ -190,8 +191,10 @@ class OnnxRuntime(Executor):
         if options.providers[0] == TENSORRT:
             asked = tensorrt_options(provided[0], weights, options.precision, options.cache_folder)
             provided = (asked, *provided[1:])
+        lent = () if memory_of(options.providers) else lend_tables(made, source)
         listed = _listed(options.providers, entries)
         session = _create(ort, weights, made, listed, provided[: len(listed)])
+        session.lent_tables = lent  # whoever holds the session holds what it reads
         converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
         if options.precision == "fp16" and not converted and options.providers[0] not in _OWN_FP16:
             raise _other_arithmetic(options.precision)
@@ -275,19 +278,6 @@ def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str
     return tuple(provider for provider in providers if provider != CPU) if strict else providers
 
 
-def _libraries(ort: Any) -> Path:
-    return Path(ort.__file__).parent / "capi"
-
-
-def _require_built(ort: Any, providers: tuple[str, ...]) -> None:
-    """Raise if the build lacks one, or if the first one's driver is missing."""
-    for name in providers:
-        if name not in ort.get_available_providers():
-            raise missing_provider(name, ort.__version__)
-    if reason := why_no_driver(providers[0]):
-        raise dead_provider(providers[0], reason)
-
-
 def _create(
     ort: Any, source: bytes | Path, made: Any, providers: tuple[str, ...], options: tuple[dict[str, str], ...]
 ) -> Any:
@@ -307,11 +297,11 @@ def _create(
             enable_fallback=0,
         )
     except Exception as error:  # pybind raises a class per status code, all below Exception
-        if reason := why_not_loaded(providers[0], _libraries(ort)):
-            raise dead_provider(providers[0], reason) from error
+        require_loaded(ort, providers[0], error)
         raise not_opened(error, source, providers) from error
     if providers[0] not in session.get_providers():
-        raise dead_provider(providers[0], why_not_loaded(providers[0], _libraries(ort)))
+        require_loaded(ort, providers[0])
+        raise dead_provider(providers[0], "")
     return session
 
 

@@ -16,6 +16,8 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, quiet, raise_run_
 from edgeopt.graph.tensors import TensorSpec
 
 HIDDEN, SEEN = "encoder_hidden_states", "encoder_attention_mask"
+LOOKS = "cross_attentions"
+"""Output of a decoder that tells where some of its heads look: (1, heads, tokens, rows of what the encoder gave)."""
 HAS_PAST = "use_cache_branch"
 """Input of a graph that is both decoders."""
 _PART = re.compile(r"past_key_values\.(\d+)\.(decoder|encoder)\.(key|value)")
@@ -93,6 +95,8 @@ class CrossDecoder:
         self._never, self._not_first = (np.asarray(one, np.int64) for one in suppress)
         self._options, self._wrap = quiet(), onnxruntime.OrtValue.ortvalue_from_numpy
         self._first, self._following = first, following
+        if any(output.name == LOOKS for output in following.get_outputs()):
+            self._options.only_execute_path_to_fetches = True  # what tells where heads look is not computed unasked
         self._beside = {SEEN: self._wrap(np.ones((1, heard.rows), np.int64))}
         self._beside |= {} if heard.hidden is None else {HIDDEN: heard.hidden}
         self._cross = {name: heard.cross[output] for name, output in cache.cross.items() if output in heard.cross}
@@ -124,6 +128,24 @@ class CrossDecoder:
         if is_first and len(self._not_first):
             logits[-1, self._not_first] = -np.inf
         return logits
+
+    def looks(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (heads, tokens, rows): how much some heads look at each row of the encoder behind each token.
+
+        Nothing is kept of it: the answer stays where it is.
+
+        Raises:
+            ValueError: If there are no tokens, or more than the cache takes.
+            UnsupportedError: If the engine refuses them.
+        """
+        if not tokens or len(tokens) > self.capacity:
+            raise ValueError(f"{len(tokens)} tokens do not fit in {self.capacity}")
+        empty = {name: self._wrap(self._cache.empty[name]) for name in self._cache.own}
+        try:
+            ran = self._ran(self._following, [LOOKS], tokens, empty | self._cross, has_past=True)
+        except Exception as error:  # pybind raises a class per status code
+            raise_run_error(error)
+        return np.array(ran[0].numpy()[0], np.float32)
 
     def run_prompt(self, tokens: Sequence[int], *, is_end: bool) -> NDArray[np.float32]:
         """Run the next part of what the decoder is given, as `Decoder.run_prompt` does."""

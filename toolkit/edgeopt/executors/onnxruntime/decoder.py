@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors._text_past import TextPast
 from edgeopt.executors.onnxruntime.faults import said
 from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_SHIFTS, ImageInputs, ImageToken
 from edgeopt.executors.onnxruntime.state_parts import state_parts
@@ -98,14 +99,26 @@ def reserved(parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
         parts: Of a cache.
         tokens: Of all texts in it.
     """
-    sizes = [tokens * part.token_bytes for part in parts]
-    if not sizes:  # a decoder without attention
-        return []
-    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes])
-    whole, begins = huge_zeros(int(ends[-1])), [0, *ends[:-1].tolist()]
-    return [
-        whole[begin : begin + size].view(part.dtype) for part, begin, size in zip(parts, begins, sizes, strict=True)
-    ]
+    return laid_out(reserved_piece(parts, tokens), parts, tokens)
+
+
+def reserved_piece(parts: Sequence[CachePart], tokens: int) -> NDArray[np.uint8]:
+    """Return one piece of memory that holds all parts for so many tokens, zeros."""
+    return huge_zeros(sum(_aligned(tokens * part.token_bytes) for part in parts))
+
+
+def laid_out(piece: NDArray[np.uint8], parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
+    """Return the memory of each part for so many tokens, one behind the other from the beginning of a piece."""
+    result, begin = list[NDArray[Any]](), 0
+    for part in parts:
+        size = tokens * part.token_bytes
+        result.append(piece[begin : begin + size].view(part.dtype))
+        begin += _aligned(size)
+    return result
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def shares_cache(session: Any, parts: Sequence[CachePart]) -> bool:
@@ -138,7 +151,7 @@ def takes_last(session: Any) -> bool:
     return LAST in {overridable_initializer.name for overridable_initializer in session.get_overridable_initializers()}
 
 
-class Decoder:
+class Decoder(TextPast):
     """One text on a decoder. A run takes its next tokens and gives the logits behind each; the cache remembers them."""
 
     is_exact = False
@@ -166,10 +179,9 @@ class Decoder:
                 last stands behind an odd one, and is overwritten by what follows.
             room: Tokens for which memory is reserved at first; a longer text gets more, and its past is copied. 0: all.
         """
+        super().__init__(capacity)
         self._pairs = pairs and shares
-        self._single_from = capacity
-        """The first token that was run alone: those before it have the numbers of a text that is run at once."""
-        self.capacity, self._session, self._parts, self._shares = capacity, session, tuple(parts), shares
+        self._session, self._parts, self._shares = session, tuple(parts), shares
         self._takes_positions = POSITIONS in {input_.name for input_ in session.get_inputs()}
         self._takes_mask = MASK in {input_.name for input_ in session.get_inputs()}
         self._takes_last = takes_last(session)
@@ -177,7 +189,6 @@ class Decoder:
         self._shifts = self._images.text(capacity) if self._images else None
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
-        self._past = 0
         self._room = min(room or capacity, capacity)
         self._values: dict[str, Any] = {}
         self._pair: _BoundTokens | None = None
@@ -186,16 +197,6 @@ class Decoder:
             self._reserve(self._room)
         else:
             self._forget()
-
-    @property
-    def past(self) -> int:
-        """Tokens that the cache holds."""
-        return self._past
-
-    @property
-    def exact_past(self) -> int:
-        """First tokens of the cache whose numbers are those of the same text run at once."""
-        return min(self._past, self._single_from)
 
     @property
     def cache_bytes(self) -> int:
@@ -277,21 +278,15 @@ class Decoder:
         del is_end
         return self.run(tokens, last=1)
 
-    def reusable(self, past: int) -> int:
-        """Return how many of the first `past` tokens that are held can be kept."""
-        return past
-
     def rewind(self, past: int) -> None:
         """Forget all tokens but the first `past`."""
-        if not 0 <= past <= self._past:
-            raise ValueError(f"the cache holds {self._past} tokens, not {past}")
-        if not self._shares and past < self._past:
+        if not self._shares and 0 <= past < self._past:
             import onnxruntime
 
             for part in self._parts:
                 kept = np.ascontiguousarray(self._values[part.past].numpy()[:, :, :past])
                 self._values[part.past] = onnxruntime.OrtValue.ortvalue_from_numpy(kept)
-        self._cut(past)
+        super().rewind(past)
 
     def stored(self) -> list[NDArray[Any]]:
         """Return copies of what the cache holds: (1, heads, past, head) of each part."""
@@ -319,11 +314,6 @@ class Decoder:
         if self._shifts is not None:
             self._shifts.forget(past)
 
-    def _cut(self, past: int) -> None:
-        self._past = past
-        if past <= self._single_from:
-            self._single_from = self.capacity
-
     def _reserve(self, room: int) -> None:
         """Take memory for so many tokens; where there is none, all stays as it was."""
         import onnxruntime
@@ -343,8 +333,7 @@ class Decoder:
 
     def _run_shared(self, feeds: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         bind_arrays(self._binding, feeds)
-        self._session.run_with_iobinding(self._binding, self._options)
-        logits: NDArray[np.float32] = taken_logits(self._binding)[0]
+        logits: NDArray[np.float32] = logits_of_run(self._session, self._binding, self._options)[0]
         return logits
 
     def _forget(self) -> None:
@@ -440,10 +429,16 @@ def bind_arrays(binding: Any, feeds: Mapping[str, NDArray[Any]]) -> None:
             binding.bind_cpu_input(name, array)
 
 
-def taken_logits(binding: Any) -> NDArray[np.float32]:
-    """Return the logits of a run; the binding keeps none: behind a long prompt they are hundreds of megabytes."""
-    logits: NDArray[np.float32] = binding.get_outputs()[-1].numpy()
-    binding.bind_output(LOGITS, "cpu")
+def logits_of_run(session: Any, binding: Any, options: Any) -> NDArray[np.float32]:
+    """Run, and return the logits; the binding keeps none: behind a long prompt they are hundreds of megabytes.
+
+    Ctrl-C is raised behind a run, not in it: logits of another length that stayed bound would fail the next one.
+    """
+    try:
+        session.run_with_iobinding(binding, options)
+        logits: NDArray[np.float32] = binding.get_outputs()[-1].numpy()
+    finally:
+        binding.bind_output(LOGITS, "cpu")
     return logits
 
 

@@ -38,6 +38,10 @@ class Prefill(Protocol):
     held_bytes: int
     """Memory that its engine takes beside the weights of the files, about."""
 
+    def page_bytes(self, tokens: int) -> int:
+        """Return the memory that its engine takes for a prompt of so many tokens, beside the cache."""
+        ...
+
     def bound(self, memory: Sequence[NDArray[Any]]) -> Any:
         """Return what `run` takes for one text.
 
@@ -106,6 +110,11 @@ class OnnxPrefill:
         names = {input_.name for input_ in session.engine.get_inputs()}
         self._takes_mask, self._takes_positions = MASK in names, POSITIONS in names
         self._options = quiet()
+
+    def page_bytes(self, tokens: int) -> int:
+        """Return 0: the cache is all."""
+        del tokens
+        return 0
 
     def bound(self, memory: Sequence[NDArray[Any]]) -> Any:
         """Return a binding to the memory of one text, with the values that borrow it."""

@@ -7,9 +7,15 @@ address in memory are left out, since no file can hold one.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import io
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from edgeopt.errors import NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.system.machine.threads import usual_threads
@@ -266,3 +272,90 @@ def refusing_provider(name: str, reason: str) -> UnavailableError:
 def _needs(name: str) -> str:
     facts = PROVIDERS.get(name)
     return facts.needs if facts else "run edgeopt doctor"
+
+
+# Requirements of NVIDIA's providers: machine, driver and libraries, and which of them is missing.
+#
+# ONNX Runtime says so on standard error only, and runs on the CPU.
+
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_PROVIDER_FILES = {CUDA: "onnxruntime_providers_cuda", TENSORRT: "onnxruntime_providers_tensorrt"}
+_LOAD = """
+import contextlib, ctypes, io, os, sys
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime
+with contextlib.redirect_stdout(io.StringIO()):
+    getattr(onnxruntime, "preload_dlls", lambda: None)()
+ctypes.CDLL(sys.argv[1])
+"""
+"""In a process of its own: a provider that is loaded past ONNX Runtime is broken for it afterwards."""
+_ABSENT = ("cannot open shared object file", "Could not find module")
+
+
+def why_no_driver(provider: str) -> str:
+    """Return what is said of NVIDIA's driver where it is missing; empty for providers that need none."""
+    if provider not in _PROVIDER_FILES:
+        return ""
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return f"there is no NVIDIA driver ({_DRIVER})"
+    return ""
+
+
+def preload_libraries(ort: Any, provider: str) -> None:
+    """Load the CUDA and cuDNN that pip installed: they are on no search path. What is missing shows later."""
+    if provider in _PROVIDER_FILES and hasattr(ort, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
+
+
+def why_not_loaded(provider: str, folder: Path) -> str:
+    """Return which library keeps a provider from being loaded; empty if none does, or the provider has none.
+
+    Args:
+        provider: Its name.
+        folder: Where ONNX Runtime keeps its own libraries.
+    """
+    if provider not in _PROVIDER_FILES:
+        return ""
+    name = _PROVIDER_FILES[provider]
+    return missing_library(folder / (f"{name}.dll" if sys.platform == "win32" else f"lib{name}.so"))
+
+
+@cache
+def missing_library(path: Path) -> str:
+    """Return the first library that another one lacks, in the loader's words; empty if it lacks none."""
+    import subprocess  # of a device alone
+
+    tried = subprocess.run([sys.executable, "-c", _LOAD, str(path)], capture_output=True, text=True, timeout=120)
+    said = (tried.stderr.strip().splitlines() or [""])[-1].removeprefix("OSError: ")
+    return said.split(":")[0] + " is missing" if any(word in said for word in _ABSENT) else ""
+
+
+def require_built(ort: Any, providers: tuple[str, ...]) -> None:
+    """Raise if the build of ONNX Runtime lacks a provider, or if the first one's driver is missing.
+
+    Raises:
+        UnavailableError: Which, and what brings it.
+    """
+    for name in providers:
+        if name not in ort.get_available_providers():
+            raise missing_provider(name, ort.__version__)
+    if reason := why_no_driver(providers[0]):
+        raise dead_provider(providers[0], reason)
+
+
+def require_loaded(ort: Any, provider: str, cause: Exception | None = None) -> None:
+    """Raise if a library of a provider does not load.
+
+    Args:
+        ort: The package.
+        provider: That a session is to use.
+        cause: The error of a session that was not opened.
+
+    Raises:
+        UnavailableError: Which library it is.
+    """
+    if reason := why_not_loaded(provider, Path(ort.__file__).parent / "capi"):
+        raise dead_provider(provider, reason) from cause

@@ -13,21 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.executors._text_past import RowPasts
 from edgeopt.executors.onnxruntime.decoder import (
     IDS,
     LAST,
     LOGITS,
     MASK,
     POSITIONS,
+    ROOM,
     CachePart,
     Decoder,
     bind_arrays,
     bound_cache,
+    laid_out,
+    logits_of_run,
     paired_rows,
     quiet,
     raise_run_error,
-    reserved,
-    taken_logits,
+    reserved_piece,
     takes_last,
 )
 from edgeopt.executors.onnxruntime.image_rows import AXES, IMAGE_SHIFTS, ImageInputs, TextShifts
@@ -38,6 +41,9 @@ from edgeopt.executors.onnxruntime.stateful import decoder_of
 
 _STALE = 100.0
 """What lies behind the end of each row when a graph is tried: whoever reads it is far off."""
+_ROOM, _GRAIN = 128, 32
+"""Tokens that each row has memory for at first, and of which it gets a multiple: what no text has reached is not held,
+as untouched memory is not. Rows grow by a quarter at least, so that few texts wait for what is copied."""
 _ALIKE = 0.1
 """How far logits of a row may be from those of the row alone, over their norm: rounding of activations is below it."""
 
@@ -99,7 +105,7 @@ class Rows(Protocol):
         ...
 
 
-class SharedRows:
+class SharedRows(RowPasts):
     """All texts in one buffer of each part of the cache, (rows, heads, capacity, head)."""
 
     is_together = True
@@ -122,45 +128,40 @@ class SharedRows:
             parts: Of its cache.
             count: Texts.
             capacity: Tokens that each may have.
-            tokens: Memory for so many is reserved, which is what `arrange` has; 0: count * capacity.
+            tokens: As `RowPasts` has it.
             pairs: As `Decoder` has it, of prompts.
             prefill: The graph of prompts, where it is another; their last token is not its.
         """
+        super().__init__(count, capacity, tokens)
         self._pairs, self._prefill = pairs, prefill
         self._session, self._parts = session, tuple(parts)
         names = {input_.name for input_ in session.get_inputs()}
         self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
         self._takes_last = takes_last(session)
         self._images = ImageInputs.of(session)
-        self._tokens = tokens or count * capacity
-        self._memory = reserved(self._parts, self._tokens)
+        self._memory = reserved_piece(self._parts, self._tokens)
         self._options = quiet()
         self._states = RowStates(states_of(session), 0)
-        self._lay_out(count, capacity)
+        self._lay_out(count, capacity, min(_ROOM, capacity))
 
-    def past(self, row: int) -> int:
-        """Return how many tokens a row holds."""
-        return self._past[row]
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that the rows have so far; what is reserved beyond is not touched."""
+        return self.count * self._room * sum(part.token_bytes for part in self._parts)
 
     def run(self, row: int, tokens: Sequence[int], *, is_prompt: bool = False) -> NDArray[np.float32]:
-        """Return logits behind the next tokens of a row: (tokens, vocabulary), or (1, vocabulary) behind the last.
-
-        Args:
-            row: Of the text.
-            tokens: That come next.
-            is_prompt: Whether they are a part of a prompt: a single one then runs as one of several.
+        """Return logits behind the next tokens of a row, as `Rows` has it.
 
         Raises:
             ValueError: If there are none, or more than the row still takes.
             UnsupportedError: If the engine refuses them.
         """
-        after = self._past[row] + len(tokens)
-        if not len(tokens) or after > self.capacity:
-            raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
+        after = self._after(row, tokens)
         count, is_odd = len(tokens), len(tokens) % 2 == 1
         is_padded = self._pairs and is_odd and after < self.capacity and (count > 1 or is_prompt)
         fed = [*tokens, tokens[-1]] if is_padded else tokens
         wanted = paired_rows(1, len(fed), is_padded=is_padded) if self._pairs else 1
+        self._make_room(self._past[row] + len(fed))
         logits: NDArray[np.float32] = self._run_text(row, fed, wanted)
         if len(logits) < (wanted if self._takes_last else len(fed)):  # the head reads the last row alone
             self._pairs = False
@@ -179,9 +180,8 @@ class SharedRows:
         if self._prefill is None:
             self.run(row, tokens, is_prompt=True)
             return
-        after = self._past[row] + len(tokens)
-        if not len(tokens) or after >= self.capacity:
-            raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
+        after = self._after(row, tokens, room=1)
+        self._make_room(after + 1)  # a pair takes one more
         if row not in self._prompts:
             self._prompts[row] = self._prefill.bound([buffer[row : row + 1] for buffer in self._buffers])
         self._prefill.run(self._prompts[row], tokens, self._past[row])
@@ -195,8 +195,8 @@ class SharedRows:
             UnsupportedError: If the engine refuses them.
         """
         count = len(tokens)
-        if not count or not all(0 < past < self.capacity for past in self._past[:count]):
-            raise ValueError(f"rows of {self._past[:count]} tokens take no next one, the room is {self.capacity}")
+        self._require_next(count)
+        self._make_room(max(self._past[:count]) + 1)
         ids = np.asarray(tokens, np.int64)[:, None]
         logits: NDArray[np.float32] = self._run(0, count, ids, images=self._next_inputs(tokens))[:, 0]
         self._past[:count] = [past + 1 for past in self._past[:count]]
@@ -204,8 +204,7 @@ class SharedRows:
 
     def rewind(self, row: int, past: int) -> None:
         """Forget all tokens of a row but the first `past`."""
-        if not 0 <= past <= self._past[row]:
-            raise ValueError(f"row {row} holds {self._past[row]} tokens, not {past}")
+        self._require_held(row, past)
         if self._states.parts and past not in (0, self._past[row]):
             raise ValueError(f"states of {self._past[row]} tokens cannot go back to {past}")
         if not past:
@@ -230,8 +229,7 @@ class SharedRows:
 
     def copy(self, source: int, row: int, past: int) -> int:
         """Begin a row like another one, with its first `past` tokens."""
-        if not 0 <= past <= self._past[source]:
-            raise ValueError(f"row {source} holds {self._past[source]} tokens, not {past}")
+        self._require_held(source, past)
         past = self.reusable(source, past)
         if not past:
             self._states.clear(row)
@@ -247,6 +245,7 @@ class SharedRows:
 
     def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
         """Begin a row with the first `past` tokens of a cache."""
+        self._make_room(past)
         self._states.restore(row, stored[len(self._buffers) :])
         for buffer, array in zip(self._buffers, stored[: len(self._buffers)], strict=True):
             buffer[row, :, :past] = array[0, :, :past]
@@ -260,39 +259,48 @@ class SharedRows:
         Raises:
             ValueError: If it does not fit into the memory.
         """
+        self._kept_pasts(count, capacity, kept)
+        self._move(count, capacity, min(self._room, capacity), kept)
+
+    def _make_room(self, tokens: int) -> None:
+        """Lay rows out anew where one gets longer than any before; all stay what they are."""
+        if tokens > self._room:
+            most = max(-(-tokens // _GRAIN), 5 * self._room // (4 * _GRAIN)) * _GRAIN
+            self._move(self.count, self.capacity, min(most, self.capacity), range(self.count))
+
+    def _move(self, count: int, capacity: int, room: int, kept: Sequence[int]) -> None:
         pasts = [self._past[row] for row in kept]
-        if count * capacity > self._tokens or len(kept) > count or max(pasts, default=0) > capacity:
-            raise ValueError(f"{count} rows of {capacity} tokens do not hold {pasts} in {self._tokens}")
-        stays = capacity == self.capacity
+        size, stays = self.count * self._room, (count, room) == (self.count, self._room)
         moved = [(to, row, past) for to, (row, past) in enumerate(zip(kept, pasts, strict=True)) if past]
         moved = [entry for entry in moved if not stays or entry[0] != entry[1]]
         before, states, shifts = self._buffers, self._states, self._shifts
-        self._lay_out(count, capacity)
+        self._lay_out(count, capacity, room)
         states.move_to(self._states, kept)
         for to, row in enumerate(kept):
             if shifts:
                 self._shifts[to].copy(shifts[row], pasts[to])
-        for old, new in zip(before, self._buffers, strict=True):
+        parts = list(zip(before, self._buffers, strict=True))
+        for old, new in reversed(parts) if count * room > size else parts:  # over what is moved already
             held = [old[row, :, :past].copy() for _, row, past in moved]
             for (to, _, past), text in zip(moved, held, strict=True):
                 new[to, :, :past] = text
         self._past[: len(pasts)] = pasts
 
     def fill(self, value: float) -> None:
-        """Write a number over the whole memory; no text is held any longer."""
-        for memory in self._memory:
-            memory[...] = value
+        """Write a number over the memory of all rows; no text is held any longer."""
+        for buffer in self._buffers:
+            buffer[...] = value
         self._past = [0] * self.count
         self._states = RowStates(self._states.parts, self.count)
         self._bindings.clear()
         self._prompts.clear()
 
-    def _lay_out(self, count: int, capacity: int) -> None:
-        self.count, self.capacity = count, capacity
+    def _lay_out(self, count: int, capacity: int, room: int) -> None:
+        self.count, self.capacity, self._room = count, capacity, room
         self._past = [0] * count
-        self._buffers = [
-            memory[: count * part.heads * capacity * part.head].reshape(count, part.heads, capacity, part.head)
-            for memory, part in zip(self._memory, self._parts, strict=True)
+        self._buffers: list[NDArray[Any]] = [
+            flat.reshape(count, part.heads, room, part.head)
+            for flat, part in zip(laid_out(self._memory, self._parts, count * room), self._parts, strict=True)
         ]
         self._states = RowStates(self._states.parts, count)
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
@@ -352,8 +360,7 @@ class SharedRows:
             feeds[LAST] = np.array([last], np.int64)
         try:
             bind_arrays(binding, feeds)
-            self._session.run_with_iobinding(binding, self._options)
-            logits = taken_logits(binding)
+            logits = logits_of_run(self._session, binding, self._options)
         except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
             raise_run_error(error)
         self._states.advance(first, after)
@@ -459,7 +466,7 @@ class RowsApart:
 
     def _begun(self) -> Decoder:
         text = decoder_of(
-            self._session, self._parts, self.capacity, self._prefill, shares=self._shares, pairs=self._pairs
+            self._session, self._parts, self.capacity, self._prefill, shares=self._shares, pairs=self._pairs, room=ROOM
         )
         text.is_exact = self._is_exact
         return text

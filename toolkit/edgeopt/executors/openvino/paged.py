@@ -1,4 +1,4 @@
-"""A graph of prompts as OpenVINO computes long ones best: attention over pages of a cache that stays in the engine.
+"""A decoder as OpenVINO computes it best: attention over pages of a cache that stays in the engine.
 
 OpenVINO's own way for `GroupQueryAttention` hands the whole past through the graph in each run, and its fused attention
 with a state takes a slow path behind a past. What OpenVINO GenAI runs is neither: attention over pages. Its pass puts
@@ -16,18 +16,25 @@ import numpy as np
 from edgeopt.errors import UnsupportedError
 
 MASK, POSITIONS, BEAMS = "attention_mask", "position_ids", "beam_idx"
+ROWS = "rows"
+"""Input with the tokens behind which logits are wanted: the head is computed of no others."""
+_LOGITS = "logits"
+_BEHIND_HEAD = ("Reshape", "Convert", "Add", "Multiply", "Divide", "Tanh")
+"""Ops that may stand between the product of a head and its logits, each of which takes each token by itself."""
 _OP = "GroupQueryAttention"
-_REMEDY = "let ONNX Runtime compute prompts"
+_REMEDY = "let ONNX Runtime compute it"
 _RANK, _NUMBERS, _TABLES = 4, 3, 9
 """Dimensions of queries, keys and values (batch, heads, tokens, numbers), and inputs with the tables of positions."""
 
 
-def over_pages(openvino: Any, model: Any) -> Any:
-    """Return the graph with attention over pages; its outputs are keys and values of the new tokens alone.
+def over_pages(openvino: Any, model: Any, *, gives_logits: bool = False) -> Any:
+    """Return the graph with attention over pages.
 
     Args:
         openvino: The package.
-        model: A graph of prompts that it read from ONNX.
+        model: A decoder, or a graph of prompts, that it read from ONNX.
+        gives_logits: Whether its output is the logits behind those of the new tokens that the input `ROWS` names; else
+            its outputs are keys and values of the new tokens.
 
     Raises:
         UnsupportedError: If it attends in another way, or this version of OpenVINO has no such pass.
@@ -38,15 +45,17 @@ def over_pages(openvino: Any, model: Any) -> Any:
         raise UnsupportedError("this OpenVINO has no attention over pages", remedy=_REMEDY) from error
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _OP]
     if not attentions:
-        raise UnsupportedError("OpenVINO finds no GroupQueryAttention in the graph of prompts", remedy=_REMEDY)
+        raise UnsupportedError("OpenVINO finds no GroupQueryAttention in the graph", remedy=_REMEDY)
     made = _Rewriting(openvino, model)
     for node in attentions:
         made.rewrite(node)
+    if gives_logits:
+        made.keep_logits(model)
     whole = openvino.Model(made.results, made.sinks, made.parameters, model.get_friendly_name())
     try:
         to_pages(whole)
     except RuntimeError as error:
-        problem = "OpenVINO does not put attention over pages into the graph of prompts"
+        problem = "OpenVINO does not put attention over pages into the graph"
         raise UnsupportedError(problem, remedy=_REMEDY) from error
     return whole
 
@@ -103,6 +112,26 @@ class _Rewriting:
         for reader in readers:
             reader.replace_source_output(joined.output(0))
 
+    def keep_logits(self, model: Any) -> None:
+        """Let the logits of the wanted tokens be the only output."""
+        ops = self._ops
+        results = [node for node in model.get_results() if _LOGITS in node.input_value(0).get_names()]
+        if not results:
+            raise UnsupportedError("OpenVINO finds no logits in the graph", remedy=_REMEDY)
+        head = results[0].input_value(0).get_node()
+        while head.get_type_name() in _BEHIND_HEAD:
+            head = head.input_value(0).get_node()
+        rows = ops.parameter([-1], np.int64, name=ROWS)
+        rows.output(0).set_names({ROWS})
+        port = head.input(0) if head.get_type_name() == "MatMul" else results[0].input(0)
+        # the pass makes each token a text of its own: they lie along the first dimension
+        wanted = ops.gather(port.get_source_output(), rows, ops.constant(np.int64(0)))
+        port.replace_source_output(wanted.output(0))
+        if port.get_node().get_type_name() != "MatMul":
+            wanted.output(0).set_names({_LOGITS})
+        self.parameters.append(rows)
+        self.results = results
+
     def _turned(self, each: Any, tables: Any, head: int) -> Any:
         """Return queries or keys turned by their positions, in the one way of writing it that OpenVINO fuses."""
         ops = self._ops
@@ -156,7 +185,7 @@ def _require_plain(facts: dict[str, Any], inputs: list[Any]) -> None:
     )
     for holds, what in checks:
         if not holds():
-            raise UnsupportedError(f"attention of the graph of prompts {what}", remedy=_REMEDY)
+            raise UnsupportedError(f"attention of the graph {what}", remedy=_REMEDY)
 
 
 def _name(node: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +98,9 @@ def read_graph_weights(file: Path, table: GenerationTable) -> GraphWeights:
         problem = f"{file} does not hold its weights in float as edgeopt export writes them"
         raise UnsupportedError(problem, remedy=_REMEDY)
     values = _attributes(attention)
+    scale = float(values.get("scale", 0.0)) * math.sqrt(2 * stored["cos_cache"].dims[1])  # over what heads usually have
+    if any(name.endswith("scaled.by") for name in stored) or not math.isclose(scale or 1, 1, rel_tol=1e-3):
+        raise UnsupportedError(f"{file} multiplies its sums or scores by factors of its own", remedy=_REMEDY)
     vocabulary, hidden = stored["embedding"].dims
     layers = sum(node.op_type == "GroupQueryAttention" for node in proto.graph.node)
     cos = numpy_helper.to_array(stored["cos_cache"], str(file.parent))

@@ -1,13 +1,12 @@
 """Decoders whose layers are not all attention: short convolutions, or linear attention that remembers in a matrix.
 
-Their configurations and weights are read in Llama's words, so that what they share with other decoders is written once.
+Their configurations are read in Llama's words, so that what they share with other decoders is written once.
 
 Source: Liquid AI, LFM2 Technical Report, 2025, arXiv:2511.23404 (convolutions between two gates).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,30 +16,21 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.export.decoder.delta import DeltaRule, DeltaWriter, remembered
+from edgeopt.export.decoder.granite import HYBRID as GRANITE
+from edgeopt.export.decoder.mamba import MambaConfiguration, ScanWriter, limits_steps
+from edgeopt.export.decoder.mamba_reference import MambaReference
 from edgeopt.export.decoder.nodes import MICROSOFT
-from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
-KINDS = ("lfm2", "qwen3_5_text")
+LIQUID = ("lfm2", "lfm2_moe")
+KINDS = (*LIQUID, "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", GRANITE)
 """`model_type` of the hybrids that are written here."""
 ATTENTION, CONVOLUTION, DELTA = "full_attention", "conv", "linear_attention"
 Numbers = NDArray[np.float32]
-_NAMES = {
-    "lfm2": {
-        r"model\.norm\.": "model.embedding_norm.",
-        r"\.input_layernorm\.": ".operator_norm.",
-        r"\.post_attention_layernorm\.": ".ffn_norm.",
-        r"\.mlp\.gate_proj\.": ".feed_forward.w1.",
-        r"\.mlp\.up_proj\.": ".feed_forward.w3.",
-        r"\.mlp\.down_proj\.": ".feed_forward.w2.",
-        r"\.self_attn\.o_proj\.": ".self_attn.out_proj.",
-        r"\.self_attn\.([qk])_norm\.": r".self_attn.\1_layernorm.",
-    }
-}
-"""Llama's names, and those of the kind."""
-_GATED = "qwen3_5_text"
-"""Its norms add 1 to what is stored, and its queries stand beside gates."""
-_QUERIES = {"q_proj.weight": 0, "gate_proj.weight": 1}
+_MIXER = "model.layers.{}.mamba"
+"""What names of a layer's scan begin with."""
+GATED = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
+"""Those whose norms add 1 to what is stored, and whose queries stand beside gates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +45,10 @@ class Hybrid:
     """Heads of linear attention."""
     turned: int = 0
     """Numbers of each head that positions turn; 0: all."""
+    scan: MambaConfiguration | None = None
+    """Heads of a selective scan, as Mamba-2 has them."""
+    has_positions: bool = True
+    """Whether positions turn queries and keys at all: scans tell the order of tokens too."""
 
     @property
     def gates_attention(self) -> bool:
@@ -63,6 +57,8 @@ class Hybrid:
 
     def state_shapes(self, hidden: int) -> dict[str, tuple[int, ...]]:
         """Return the states of a layer that is no attention, for one text."""
+        if self.scan is not None:
+            return self.scan.state_shapes
         if self.rule is None:
             return {"conv_state": (self.kernel - 1, hidden)}
         return {"conv_state": (self.kernel - 1, sum(self.rule.sides)), "recurrent_state": self.rule.state_shape}
@@ -76,11 +72,15 @@ def in_words_of_llama(values: Mapping[str, Any], kind: str) -> dict[str, Any]:
         kind: Its `model_type`.
     """
     made = dict(values)
-    if kind == "lfm2":
-        made |= {"rms_norm_eps": values.get("norm_eps", 1e-5), "intermediate_size": _neurons(values)}
+    if kind in LIQUID:
+        neurons = _neurons(values) if kind == "lfm2" else values["intermediate_size"]
+        made |= {"rms_norm_eps": values.get("norm_eps", 1e-5), "intermediate_size": neurons}
         made |= {"tie_word_embeddings": values.get("tie_word_embeddings", values.get("tie_embedding", True))}
         made |= {"rope_theta": values.get("rope_theta", 1e6)}
+    if kind == GRANITE and not values.get("num_local_experts"):
+        made["intermediate_size"] = values["shared_intermediate_size"]
     if kind in KINDS:
+        made.setdefault("intermediate_size", values.get("moe_intermediate_size"))  # which all layers of a mixture have
         made.pop("layer_types", None)
         made.pop("partial_rotary_factor", None)
         if isinstance(positions := values.get("rope_parameters"), Mapping):
@@ -112,8 +112,10 @@ def read_hybrid(values: Mapping[str, Any], kind: str) -> Hybrid | None:
     """
     if kind not in KINDS:
         return None
+    if kind == GRANITE:
+        return _granite(values)
     layers = values.get("layer_types")
-    if not layers and kind != "lfm2":
+    if not layers and kind not in LIQUID:
         step = int(values.get("full_attention_interval") or 4)
         layers = [DELTA if (i + 1) % step else ATTENTION for i in range(int(values["num_hidden_layers"]))]
     elif not layers:
@@ -122,12 +124,32 @@ def read_hybrid(values: Mapping[str, Any], kind: str) -> Hybrid | None:
         attending = range(count) if full is None else {int(layer) for layer in full}
         layers = [ATTENTION if i in attending else CONVOLUTION for i in range(count)]
     names = tuple(map(str, layers))
-    if kind == "lfm2":
+    if kind in LIQUID:
         return Hybrid(names, int(values.get("conv_L_cache") or 3))
     positions = values.get("rope_parameters") or {}
     share = float(positions.get("partial_rotary_factor") or values.get("partial_rotary_factor") or 0.25)
     turned = int(int(values["head_dim"]) * share)
     return Hybrid(names, int(values["linear_conv_kernel_dim"]), DeltaRule.read(values), turned)
+
+
+def _granite(values: Mapping[str, Any]) -> Hybrid:
+    """Return the layers of a Granite 4."""
+    if limits_steps(values):
+        raise ValueError(f"time_step_limit {values['time_step_limit']}")
+    count, hidden = int(values["num_hidden_layers"]), int(values["hidden_size"])
+    kinds = {"mamba": DELTA, "attention": ATTENTION}
+    layers = tuple(kinds.get(str(kind), str(kind)) for kind in values.get("layer_types") or ["mamba"] * count)
+    inner, heads = int(values.get("mamba_expand") or 2) * hidden, int(values["mamba_n_heads"])
+    scan = MambaConfiguration(
+        kind="mamba2", vocabulary=int(values["vocab_size"]), hidden=hidden, layers=count, inner=inner,
+        state=int(values["mamba_d_state"]), kernel=int(values.get("mamba_d_conv") or 4), heads=heads,
+        groups=int(values.get("mamba_n_groups") or 1), rank=0, epsilon=float(values.get("rms_norm_eps", 1e-6)),
+        is_tied=False, context=int(values.get("max_position_embeddings", 2048)),
+    )  # fmt: skip
+    if min(heads, scan.groups, scan.state) < 1 or inner % heads or heads % scan.groups:
+        raise ValueError(f"{heads} heads in {scan.groups} groups of {inner} channels")
+    has_positions = values.get("position_embedding_type") == "rope"
+    return Hybrid(layers, scan.kernel, scan=scan, has_positions=has_positions)
 
 
 def require_hybrid(hybrid: Hybrid, layers: int, where: object) -> None:
@@ -136,65 +158,23 @@ def require_hybrid(hybrid: Hybrid, layers: int, where: object) -> None:
     Raises:
         InvalidFileError: If so.
     """
-    strange = sorted({*hybrid.layers} - {ATTENTION, CONVOLUTION if hybrid.rule is None else DELTA})
+    other = DELTA if hybrid.rule is not None or hybrid.scan is not None else CONVOLUTION
+    strange = sorted({*hybrid.layers} - {ATTENTION, other})
     if strange or len(hybrid.layers) != layers or hybrid.kernel < 2:
         problem = f"layers of the kind {strange[0]}" if strange else f"{len(hybrid.layers)} kinds for {layers} layers"
         raise InvalidFileError(f"{where} names {problem}", remedy="copy the folder again")
 
 
-@dataclass(frozen=True, slots=True)
-class RenamedTensors:
-    """Tensors of a hybrid under Llama's names."""
-
-    weights: NamedTensors
-    kind: str
-    head: int
-    """Numbers of one head of attention."""
-
-    def __contains__(self, name: str) -> bool:
-        return self._theirs(name) in self.weights
-
-    def read(self, name: str, shape: tuple[int, ...]) -> Numbers:
-        """Return one tensor in float32, or raise where it is not there or of another shape."""
-        if self.kind != _GATED:
-            return self.weights.read(self._theirs(name), shape)
-        if (place := _QUERIES.get(name.rpartition("self_attn.")[2])) is not None:
-            return self._of_queries(name, shape, place)
-        array = self.weights.read(name, shape)
-        return array + 1 if name.endswith("norm.weight") and "linear_attn" not in name else array
-
-    def _of_queries(self, name: str, shape: tuple[int, ...], place: int) -> Numbers:
-        """Return queries or their gates, which take turns head by head in one matrix."""
-        both = self.weights.read(name.replace(".gate_proj.", ".q_proj."), (2 * shape[0], shape[1]))
-        return np.ascontiguousarray(both.reshape(-1, 2, self.head, shape[1])[:, place].reshape(shape))
-
-    @property
-    def has_blocks(self) -> bool:
-        """Whether matrices lie in blocks."""
-        return keeps_halves(self.weights)
-
-    def packed(self, name: str, shape: tuple[int, ...]) -> PackedMatrix | None:
-        """Return a matrix as its checkpoint stores it; None: it is read in floats."""
-        if self.kind == _GATED:  # whose queries and gates take turns in one matrix
-            return None
-        return packed_of(self.weights, self._theirs(name), shape)
-
-    def _theirs(self, name: str) -> str:
-        for ours, theirs in _NAMES.get(self.kind, {}).items():
-            name = re.sub(ours, theirs, name)
-        return name
-
-
-def named_as_llama(weights: NamedTensors, kind: str, head: int) -> NamedTensors:
-    """Return the tensors of a decoder under Llama's names, norms as factors, and gates of attention apart."""
-    return RenamedTensors(weights, kind, head) if kind in KINDS else weights
-
-
-class HybridWriter(DeltaWriter):
+class HybridWriter(DeltaWriter, ScanWriter):
     """Writes the layers that are no attention."""
+
+    _mine, _mixer = "layer.{}.scan", _MIXER
 
     def _beside_attention(self, x: str, layer: int, hybrid: Hybrid, hidden: int) -> str:
         """Return what a layer that is no attention makes of x."""
+        if hybrid.scan is not None:
+            self._scans = hybrid.scan
+            return self._scanned_layer(layer, x)
         if hybrid.rule is None:
             return self._convolved(x, layer, hybrid, hidden)
         return self._delta(x, layer, hybrid.rule, hybrid.kernel, hidden)
@@ -230,6 +210,8 @@ def beside_attention(weights: NamedTensors, layer: int, hybrid: Hybrid, x: Numbe
         hybrid: Of the decoder.
         x: What the layer's norm gives.
     """
+    if hybrid.scan is not None:
+        return MambaReference(hybrid.scan, weights, _MIXER).mixed(layer, x)
     if hybrid.rule is None:
         return convolved(weights, layer, hybrid, x)
     return remembered(weights, layer, hybrid.rule, hybrid.kernel, x)

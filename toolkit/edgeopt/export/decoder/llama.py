@@ -21,12 +21,13 @@ from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.image_rows import WITH_IMAGES
+from edgeopt.export.decoder.granite import KINDS as GRANITES
+from edgeopt.export.decoder.granite import PLAIN, Factors, read_factors
 from edgeopt.export.decoder.hybrid import (
     ATTENTION,
     Hybrid,
     HybridWriter,
     in_words_of_llama,
-    named_as_llama,
     read_hybrid,
     require_hybrid,
 )
@@ -37,11 +38,12 @@ from edgeopt.export.decoder.nodes import MICROSOFT, PictureNodes, float_port, in
 from edgeopt.export.decoder.packed import PackedMatrix, keeps_halves, packed_of, side_by_side
 from edgeopt.export.decoder.positions import Positions, is_written, read_window
 from edgeopt.export.decoder.quantized import read_scheme
+from edgeopt.export.decoder.renamed import named_as_llama
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.graph.model import Model
 from edgeopt.system.toml import Within
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3", *MIXTURES, *HYBRIDS)
+KINDS = tuple(dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", *GRANITES, *MIXTURES, *HYBRIDS)))
 """`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
 _MOST = 1 << 20
@@ -80,6 +82,7 @@ class LlamaConfiguration:
     """The experts that stand in the layers; None: each layer has one gated product."""
     hybrid: Hybrid | None = None
     """By what each layer mixes tokens; None: all by attention."""
+    factors: Factors = PLAIN
 
     @property
     def turned(self) -> int:
@@ -151,6 +154,7 @@ def configuration_of(values: Mapping[str, Any], kind: str, file: Path) -> LlamaC
             begin=() if begin is None else (int(begin),),
             mixture=read_mixture(values, kind),
             hybrid=hybrid,
+            factors=read_factors(values, kind),
         )
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
@@ -200,6 +204,8 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         "partial_rotary_factor": float(share or 1) != 1,
         "layer_types": len(set(values.get("layer_types") or [])) > 1,
         "clip_qkv": values.get("clip_qkv") is not None,
+        "routed_scaling_factor": float(values.get("routed_scaling_factor") or 1) != 1,
+        "norm_topk_prob": values.get("model_type") == "lfm2_moe" and not values.get("norm_topk_prob", True),
     }
     if wrong := [name for name, is_odd in odd.items() if is_odd]:
         raise UnsupportedError(
@@ -222,7 +228,11 @@ def write_llama(
     Raises:
         InvalidFileError: If weights are missing or of another shape.
     """
-    return _Writer(config, named_as_llama(weights, config.kind, config.head), sees=sees, deep=deep).written(name)
+    return _Writer(config, _named(weights, config), sees=sees, deep=deep).written(name)
+
+
+def _named(weights: NamedTensors, config: LlamaConfiguration) -> NamedTensors:
+    return named_as_llama(weights, config.kind, config.head, config.hybrid)
 
 
 class _Writer(HybridWriter, PictureNodes):
@@ -240,12 +250,12 @@ class _Writer(HybridWriter, PictureNodes):
         self._lengths()
         self._angles()
         images = self._image_ports(config.hidden, self._deep, turns=bool(config.positions.axes)) if self._sees else []
-        embedded = self._embedded()
+        embedded = self._times(self._embedded(), config.factors.embedding, "embedded.scaled")
         x = self._with_images(embedded, self._deep) if self._sees else embedded
         normal = self._first_norm(x, "model.layers.0.input_layernorm", config.epsilon)
         for i in range(config.layers):
             x, normal = self._layer(i, x, normal)
-        self._head(normal)
+        self._head(self._times(normal, config.factors.logits, "last.scaled"))
         outputs = [float_port("logits", ["batch", "sequence", config.vocabulary])]
         graph = helper.make_graph(
             self._nodes,
@@ -313,6 +323,8 @@ class _Writer(HybridWriter, PictureNodes):
         if config.positions.axes:
             self._angles_of_run(config.positions, config.turned, config.context)
             return
+        if config.hybrid is not None and not config.hybrid.has_positions:
+            return
         cos, sin = config.positions.tables(config.turned, config.context)
         self._constant("cos_cache", cos)
         self._constant("sin_cache", sin)
@@ -332,11 +344,13 @@ class _Writer(HybridWriter, PictureNodes):
             )
         else:
             back = self._beside_attention(normal, i, config.hybrid, config.hidden)
+        back = self._times(back, config.factors.residual, f"{mine}.back_scaled")
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", config.epsilon, f"{mine}.middle")
         if config.mixture is not None and config.mixture.is_in(i):
             down = self._experts(normal, i, config.mixture, config.hidden)
         else:
             down = self._gated(normal, f"{theirs}.mlp", (config.hidden, config.inner), mine)
+        down = self._times(down, config.factors.residual, f"{mine}.down_scaled")
         if i < self._deep:
             x = self._node("Add", [x, f"deep_row.{i}"], f"{WITH_IMAGES}.{i}")
         after = f"model.layers.{i + 1}.input_layernorm" if i + 1 < config.layers else "model.norm"
@@ -347,6 +361,7 @@ class _Writer(HybridWriter, PictureNodes):
         sides = [config.heads * config.head, config.kv_heads * config.head, config.kv_heads * config.head]
         names = [f"{theirs}.{part}_proj" for part in "qkv"]
         is_normed, turns = f"{theirs}.q_norm.weight" in self._weights, bool(config.positions.axes)
+        is_turned = not turns and (config.hybrid is None or config.hybrid.has_positions)
         if is_normed or turns or not self._are_alike(names, sides, config.hidden):
             q, k, v = (
                 self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
@@ -362,15 +377,23 @@ class _Writer(HybridWriter, PictureNodes):
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
         past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
-        angles = [] if turns else ["cos_cache", "sin_cache"]
+        angles = ["cos_cache", "sin_cache"] if is_turned else []
         inputs = [*parts, *past, "last_positions", "total_lengths", *angles]
         outputs = [f"{mine}.seen", *(f"present.{i}.{part}" for part in ("key", "value"))]
         self._outputs(
             "GroupQueryAttention", inputs, outputs, MICROSOFT, num_heads=config.heads, kv_num_heads=config.kv_heads,
-            scale=float(config.head**-0.5), do_rotary=int(not turns), rotary_interleaved=0,
+            scale=config.factors.scale(config.head), do_rotary=int(is_turned), rotary_interleaved=0,
             local_window_size=config.window or -1,
         )  # fmt: skip
         return outputs[0]
+
+    def _times(self, x: str, factor: float, mine: str) -> str:
+        """Return x times a number."""
+        return (
+            x
+            if factor == 1
+            else self._node("Mul", [x, self._constant(f"{mine}.by", np.array(factor, np.float32))], mine)
+        )
 
     def _head_norm(self, x: str, theirs: str, heads: int) -> str:
         """Return each head of (batch, sequence, heads * head) divided by its own root mean square."""

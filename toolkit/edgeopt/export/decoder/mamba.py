@@ -113,10 +113,9 @@ def read_mamba(folder: Path) -> MambaConfiguration:
 
 
 def _require_plain(values: Mapping[str, Any], file: Path) -> None:
-    limit = values.get("time_step_limit") or (0.0, math.inf)
     odd = {
         "hidden_act": values.get("hidden_act", "silu") not in ("silu", "swish"),
-        "time_step_limit": [_number(side) for side in limit] != [0.0, math.inf],
+        "time_step_limit": limits_steps(values),
         "quantization_config": bool(values.get("quantization_config")),
     }
     if wrong := [name for name, is_odd in odd.items() if is_odd]:
@@ -124,6 +123,12 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
             f"{file}: {wrong[0]} = {str(values.get(wrong[0]))[:60]} is not written here",
             remedy="export it with onnxruntime-genai's builder, and name the folder that it writes",
         )
+
+
+def limits_steps(values: Mapping[str, Any]) -> bool:
+    """Return whether a configuration keeps steps within limits."""
+    limit = values.get("time_step_limit") or (0.0, math.inf)
+    return [_number(side) for side in limit] != [0.0, math.inf]
 
 
 def _number(value: Any) -> float:
@@ -170,12 +175,102 @@ def write_mamba(config: MambaConfiguration, weights: NamedTensors, name: str) ->
     return _Writer(config, weights).written(name)
 
 
-class _Writer(NodeWriter):
+class ScanWriter(NodeWriter):
+    """Writes layers of scans."""
+
+    _scans: MambaConfiguration
+    _mine, _mixer = "layer.{}", "backbone.layers.{}.mixer"
+    """What names of a layer's nodes and weights begin with."""
+
+    def _scanned_layer(self, i: int, normal: str) -> str:
+        """Return what the scan of a layer makes of its norm."""
+        config, mine, theirs = self._scans, self._mine.format(i), self._mixer.format(i)
+        sides = [config.inner, config.inner] if config.rank else [config.inner, config.convolved, config.heads]
+        names = [f"{mine}.{part}" for part in (("fed", "gate") if config.rank else ("gate", "fed", "steps"))]
+        whole = self._product(normal, [f"{theirs}.in_proj"], [sum(sides)], config.hidden, f"{mine}.in")
+        self._split(whole, sides, names)
+        conv = f"{theirs}.conv1d"
+        taps = [self._read_as(f"{conv}.weight", (config.convolved, 1, config.kernel)), ""]
+        if f"{conv}.bias" in self._weights:
+            taps[1] = self._read_as(f"{conv}.bias", (config.convolved,))
+        seen = [f"{mine}.convolved", f"present.{i}.conv_state"]
+        inputs = [f"{mine}.fed", *taps, f"past_key_values.{i}.conv_state"]
+        self._outputs("CausalConvWithState", inputs, seen, MICROSOFT, channels_last=1, activation="silu")
+        scanned = self._first_scan(i, seen[0]) if config.rank else self._second_scan(i, seen[0])
+        return self._product(scanned, [f"{theirs}.out_proj"], [config.hidden], config.inner, f"{mine}.out")
+
+    def _first_scan(self, i: int, x: str) -> str:
+        """Return what the scan of Mamba makes of x, times its gate."""
+        config, mine, theirs = self._scans, self._mine.format(i), self._mixer.format(i)
+        sides = [config.rank, config.state, config.state]
+        both = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
+        low, key, query = self._split(both, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
+        raw = self._product(low, [f"{theirs}.dt_proj"], [config.inner], config.rank, f"{mine}.steps")
+        step = self._node("Softplus", [raw], f"{mine}.step")
+        fades = self._faded(i, (config.inner, config.state))
+        steps = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
+        each = self._node("Mul", [steps, fades], f"{mine}.decay_of_channels")
+        decay = self._shaped(each, [0, 0, config.inner * config.state], f"{mine}.decay")
+        value = self._node("Mul", [x, step], f"{mine}.value")
+        seen = self._scan(i, query, key, value, decay)
+        skip = self._node("Mul", [x, self._read_as(f"{theirs}.D", (config.inner,))], f"{mine}.skip")
+        return self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
+
+    def _second_scan(self, i: int, x: str) -> str:
+        """Return what the scan of Mamba-2 makes of x, times its gate and normed group by group."""
+        config, mine, theirs = self._scans, self._mine.format(i), self._mixer.format(i)
+        keys = config.groups * config.state
+        fed, key, query = self._split(x, [config.inner, keys, keys], [f"{mine}.read", f"{mine}.key", f"{mine}.query"])
+        bias = self._read_as(f"{theirs}.dt_bias", (config.heads,))
+        step = self._node("Softplus", [self._node("Add", [f"{mine}.steps", bias], f"{mine}.biased")], f"{mine}.step")
+        decay = self._node("Mul", [step, self._faded(i, (config.heads,))], f"{mine}.decay")
+        heads = self._shaped(fed, [0, 0, config.heads, config.head], f"{mine}.heads")
+        steps = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
+        stepped = self._node("Mul", [heads, steps], f"{mine}.stepped")
+        seen = self._scan(i, query, key, self._shaped(stepped, [0, 0, config.inner], f"{mine}.value"), decay)
+        through = np.repeat(self._weights.read(f"{theirs}.D", (config.heads,)), config.head)
+        skip = self._node("Mul", [fed, self._constant(f"{theirs}.D", through)], f"{mine}.skip")
+        gated = self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
+        group = (config.groups, config.inner // config.groups)
+        scale = self._weights.read(f"{theirs}.norm.weight", (config.inner,)).reshape(group)
+        apart = self._shaped(gated, [0, 0, *group], f"{mine}.groups")
+        normal = self._normal(apart, self._constant(f"{theirs}.norm.weight", scale), f"{mine}.normed")
+        return self._shaped(normal, [0, 0, config.inner], f"{mine}.joined")
+
+    def _scan(self, i: int, query: str, key: str, value: str, decay: str) -> str:
+        """Return (batch, sequence, channels) that the state gives for each token."""
+        config, mine = self._scans, self._mine.format(i)
+        keys = self._repeated(key, config.groups, config.state, config.heads // config.groups, f"{mine}.every_key")
+        inputs = [query, keys, value, f"past_key_values.{i}.recurrent_state", decay]
+        outputs = [f"{mine}.seen", f"present.{i}.recurrent_state"]
+        self._outputs(
+            "LinearAttention", inputs, outputs, MICROSOFT, update_rule="gated", scale=1.0, q_num_heads=config.groups,
+            kv_num_heads=config.heads,
+        )  # fmt: skip
+        return outputs[0]
+
+    def _gate(self, i: int, x: str) -> str:
+        mine = self._mine.format(i)
+        share = self._node("Sigmoid", [f"{mine}.gate"], f"{mine}.gate_share")
+        return self._node("Mul", [x, self._node("Mul", [f"{mine}.gate", share], f"{mine}.silu")], f"{mine}.gated")
+
+    def _faded(self, i: int, shape: tuple[int, ...]) -> str:
+        """Return by how much a step of 1 lets states fade, as a logarithm."""
+        name = f"{self._mixer.format(i)}.A_log"
+        return self._constant(name, -np.exp(self._weights.read(name, shape)))
+
+    def _split(self, x: str, sides: Sequence[int], names: list[str]) -> list[str]:
+        lengths = self._constant(f"{x}.sides", np.array(sides, np.int64))
+        self._outputs("Split", [x, lengths], names, "", axis=-1)
+        return names
+
+
+class _Writer(ScanWriter):
     """Nodes and weights of a graph in the making."""
 
     def __init__(self, config: MambaConfiguration, weights: NamedTensors) -> None:
         super().__init__(weights, config.hidden)
-        self._config = config
+        self._config = self._scans = config
 
     def written(self, name: str) -> Model:
         config = self._config
@@ -183,7 +278,7 @@ class _Writer(NodeWriter):
         x = self._node("Gather", [self._constant("embedding", embedding), "input_ids"], "embedded")
         normal = self._first_norm(x, "backbone.layers.0.norm", config.epsilon)
         for i in range(config.layers):
-            more = self._layer(i, normal)
+            more = self._scanned_layer(i, normal)
             is_last = i + 1 == config.layers
             after = "backbone.norm_f" if is_last else f"backbone.layers.{i + 1}.norm"
             x, normal = self._added(x, more, after, config.epsilon, f"layer.{i}.end", is_last=is_last)
@@ -205,84 +300,3 @@ class _Writer(NodeWriter):
         shapes = self._config.state_shapes.items()
         layers = range(self._config.layers)
         return [float_port(f"{prefix}.{i}.{state}", ["batch", *shape]) for i in layers for state, shape in shapes]
-
-    def _layer(self, i: int, normal: str) -> str:
-        config, mine, theirs = self._config, f"layer.{i}", f"backbone.layers.{i}.mixer"
-        sides = [config.inner, config.inner] if config.rank else [config.inner, config.convolved, config.heads]
-        names = [f"{mine}.{part}" for part in (("fed", "gate") if config.rank else ("gate", "fed", "steps"))]
-        whole = self._product(normal, [f"{theirs}.in_proj"], [sum(sides)], config.hidden, f"{mine}.in")
-        self._split(whole, sides, names)
-        conv = f"{theirs}.conv1d"
-        taps = [self._read_as(f"{conv}.weight", (config.convolved, 1, config.kernel)), ""]
-        if f"{conv}.bias" in self._weights:
-            taps[1] = self._read_as(f"{conv}.bias", (config.convolved,))
-        seen = [f"{mine}.convolved", f"present.{i}.conv_state"]
-        inputs = [f"{mine}.fed", *taps, f"past_key_values.{i}.conv_state"]
-        self._outputs("CausalConvWithState", inputs, seen, MICROSOFT, channels_last=1, activation="silu")
-        scanned = self._first_scan(i, seen[0]) if config.rank else self._second_scan(i, seen[0])
-        return self._product(scanned, [f"{theirs}.out_proj"], [config.hidden], config.inner, f"{mine}.out")
-
-    def _first_scan(self, i: int, x: str) -> str:
-        """Return what the scan of Mamba makes of x, times its gate."""
-        config, mine, theirs = self._config, f"layer.{i}", f"backbone.layers.{i}.mixer"
-        sides = [config.rank, config.state, config.state]
-        both = self._product(x, [f"{theirs}.x_proj"], [sum(sides)], config.inner, f"{mine}.told")
-        low, key, query = self._split(both, sides, [f"{mine}.low", f"{mine}.key", f"{mine}.query"])
-        raw = self._product(low, [f"{theirs}.dt_proj"], [config.inner], config.rank, f"{mine}.steps")
-        step = self._node("Softplus", [raw], f"{mine}.step")
-        fades = self._faded(i, (config.inner, config.state))
-        steps = self._shaped(step, [0, 0, config.inner, 1], f"{mine}.step_of_channels")
-        each = self._node("Mul", [steps, fades], f"{mine}.decay_of_channels")
-        decay = self._shaped(each, [0, 0, config.inner * config.state], f"{mine}.decay")
-        value = self._node("Mul", [x, step], f"{mine}.value")
-        seen = self._scan(i, query, key, value, decay)
-        skip = self._node("Mul", [x, self._read_as(f"{theirs}.D", (config.inner,))], f"{mine}.skip")
-        return self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
-
-    def _second_scan(self, i: int, x: str) -> str:
-        """Return what the scan of Mamba-2 makes of x, times its gate and normed group by group."""
-        config, mine, theirs = self._config, f"layer.{i}", f"backbone.layers.{i}.mixer"
-        keys = config.groups * config.state
-        fed, key, query = self._split(x, [config.inner, keys, keys], [f"{mine}.read", f"{mine}.key", f"{mine}.query"])
-        bias = self._read_as(f"{theirs}.dt_bias", (config.heads,))
-        step = self._node("Softplus", [self._node("Add", [f"{mine}.steps", bias], f"{mine}.biased")], f"{mine}.step")
-        decay = self._node("Mul", [step, self._faded(i, (config.heads,))], f"{mine}.decay")
-        heads = self._shaped(fed, [0, 0, config.heads, config.head], f"{mine}.heads")
-        steps = self._shaped(step, [0, 0, config.heads, 1], f"{mine}.step_of_heads")
-        stepped = self._node("Mul", [heads, steps], f"{mine}.stepped")
-        seen = self._scan(i, query, key, self._shaped(stepped, [0, 0, config.inner], f"{mine}.value"), decay)
-        through = np.repeat(self._weights.read(f"{theirs}.D", (config.heads,)), config.head)
-        skip = self._node("Mul", [fed, self._constant(f"{theirs}.D", through)], f"{mine}.skip")
-        gated = self._gate(i, self._node("Add", [seen, skip], f"{mine}.scanned"))
-        group = (config.groups, config.inner // config.groups)
-        scale = self._weights.read(f"{theirs}.norm.weight", (config.inner,)).reshape(group)
-        apart = self._shaped(gated, [0, 0, *group], f"{mine}.groups")
-        normal = self._normal(apart, self._constant(f"{theirs}.norm.weight", scale), f"{mine}.normed")
-        return self._shaped(normal, [0, 0, config.inner], f"{mine}.joined")
-
-    def _scan(self, i: int, query: str, key: str, value: str, decay: str) -> str:
-        """Return (batch, sequence, channels) that the state gives for each token."""
-        config, mine = self._config, f"layer.{i}"
-        keys = self._repeated(key, config.groups, config.state, config.heads // config.groups, f"{mine}.every_key")
-        inputs = [query, keys, value, f"past_key_values.{i}.recurrent_state", decay]
-        outputs = [f"{mine}.seen", f"present.{i}.recurrent_state"]
-        self._outputs(
-            "LinearAttention", inputs, outputs, MICROSOFT, update_rule="gated", scale=1.0, q_num_heads=config.groups,
-            kv_num_heads=config.heads,
-        )  # fmt: skip
-        return outputs[0]
-
-    def _gate(self, i: int, x: str) -> str:
-        mine = f"layer.{i}"
-        share = self._node("Sigmoid", [f"{mine}.gate"], f"{mine}.gate_share")
-        return self._node("Mul", [x, self._node("Mul", [f"{mine}.gate", share], f"{mine}.silu")], f"{mine}.gated")
-
-    def _faded(self, i: int, shape: tuple[int, ...]) -> str:
-        """Return by how much a step of 1 lets states fade, as a logarithm."""
-        name = f"backbone.layers.{i}.mixer.A_log"
-        return self._constant(name, -np.exp(self._weights.read(name, shape)))
-
-    def _split(self, x: str, sides: Sequence[int], names: list[str]) -> list[str]:
-        lengths = self._constant(f"{x}.sides", np.array(sides, np.int64))
-        self._outputs("Split", [x, lengths], names, "", axis=-1)
-        return names

@@ -13,9 +13,11 @@ from edgeopt.export.decoder.tensors_file import NamedTensors
 class MambaReference:
     """All tokens of a text, one after the other; nothing is remembered between two calls."""
 
-    def __init__(self, config: MambaConfiguration, weights: NamedTensors) -> None:
-        """Take the weights, which are read as they are needed."""
-        self._config, self._weights = config, weights
+    def __init__(
+        self, config: MambaConfiguration, weights: NamedTensors, mixer: str = "backbone.layers.{}.mixer"
+    ) -> None:
+        """Take the weights, which are read as they are needed; names of a layer's begin with `mixer`."""
+        self._config, self._weights, self._mixer = config, weights, mixer
 
     def logits(self, tokens: Sequence[int]) -> Numbers:
         """Return (tokens, vocabulary) behind each token."""
@@ -23,7 +25,7 @@ class MambaReference:
         table = self._weights.read("backbone.embeddings.weight", (config.vocabulary, config.hidden))
         x = table[np.asarray(tokens)]
         for i in range(config.layers):
-            x = x + self._mixed(i, self._normed(x, f"backbone.layers.{i}.norm.weight"))
+            x = x + self.mixed(i, self._normed(x, f"backbone.layers.{i}.norm.weight"))
         x = self._normed(x, "backbone.norm_f.weight")
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
@@ -36,8 +38,9 @@ class MambaReference:
         made = x @ self._weights.read(f"{name}.weight", (outputs, x.shape[-1])).T
         return made + self._weights.read(f"{name}.bias", (outputs,)) if f"{name}.bias" in self._weights else made
 
-    def _mixed(self, i: int, x: Numbers) -> Numbers:
-        config, name = self._config, f"backbone.layers.{i}.mixer"
+    def mixed(self, i: int, x: Numbers) -> Numbers:
+        """Return what the scan of a layer makes of (tokens, hidden)."""
+        config, name = self._config, self._mixer.format(i)
         read, inner, keys = self._weights.read, config.inner, config.groups * config.state
         count = 2 * inner if config.rank else inner + config.convolved + config.heads
         whole = self._product(x, f"{name}.in_proj", count)

@@ -17,13 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.export.decoder.granite import HYBRID
+from edgeopt.export.decoder.granite import MIXTURES as GRANITE
 from edgeopt.export.decoder.nodes import MICROSOFT, NodeWriter
 from edgeopt.export.decoder.packed import PackedExperts, packed_experts
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
-KINDS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+KINDS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "qwen3_5_moe_text", "qwen3_next", "lfm2_moe", *GRANITE)
 """`model_type` of the mixtures that are written here."""
-_ALWAYS_NORMS = ("mixtral",)
+_ALWAYS_NORMS = ("mixtral", "qwen3_5_moe_text", "lfm2_moe", *GRANITE)
+_BY_SIGMOID = ("lfm2_moe",)
+_NOT_CHOSEN = -1e4
+"""A score beside which others are all."""
+_WITH_SHARED = {
+    **dict.fromkeys(("qwen2_moe", "qwen3_5_moe_text", "qwen3_next"), "shared_expert_intermediate_size"),
+    **dict.fromkeys(("granitemoeshared", "granitemoehybrid"), "shared_intermediate_size"),
+}
+"""What configurations call the neurons of the expert that every token takes."""
 Numbers = NDArray[np.float32]
 
 
@@ -43,6 +53,9 @@ class Mixture:
     dense: tuple[int, ...] = ()
     """Layers that have a gated product as other decoders do."""
 
+    is_by_sigmoid: bool = False
+    """Whether shares are sigmoids of the scores, chosen by their sum with a bias of each expert (`expert_bias`)."""
+
     def is_in(self, layer: int) -> bool:
         """Return whether a layer has experts."""
         return layer not in self.dense
@@ -58,19 +71,21 @@ def read_mixture(values: Mapping[str, Any], kind: str) -> Mixture | None:
     Raises:
         KeyError, TypeError, ValueError: If a number is missing or none.
     """
-    if kind not in KINDS:
+    if kind not in KINDS or (kind == HYBRID and not values.get("num_local_experts")):
         return None
     layers, step = int(values["num_hidden_layers"]), int(values.get("decoder_sparse_step") or 1)
     alone = {int(layer) for layer in values.get("mlp_only_layers") or ()}
+    alone |= set(range(int(values.get("num_dense_layers") or 0)))
     dense = tuple(i for i in range(layers) if i in alone or (i + 1) % step)
     experts = int(values.get("num_local_experts") or values["num_experts"])
     return Mixture(
         experts=experts,
         chosen=int(values["num_experts_per_tok"]),
         inner=int(values.get("moe_intermediate_size") or values["intermediate_size"]),
-        is_normed=kind in _ALWAYS_NORMS or bool(values.get("norm_topk_prob")),
-        shared=int(values["shared_expert_intermediate_size"]) if kind == "qwen2_moe" else 0,
+        is_normed=kind in _ALWAYS_NORMS or bool(values.get("norm_topk_prob", kind == "qwen3_next")),
+        shared=int(values[_WITH_SHARED[kind]] or 0) if kind in _WITH_SHARED else 0,
         dense=dense,
+        is_by_sigmoid=kind in _BY_SIGMOID,
     )
 
 
@@ -133,6 +148,8 @@ class MixtureWriter(NodeWriter):
         scores = self._product(x, [f"{theirs}.gate"], [mixture.experts], hidden, f"{mine}.router")
         rows = self._constant(f"{mine}.router.shape", np.array([-1, mixture.experts], np.int64))
         flat = self._node("Reshape", [scores, rows], f"{mine}.scores")
+        if mixture.is_by_sigmoid:
+            flat = self._by_sigmoid(flat, theirs, mixture, mine)
         sides, names = (mixture.inner, hidden), _names(self._weights, theirs)
         packed = packed_experts(self._weights, theirs, names, mixture.experts, sides)
         if packed is not None:
@@ -145,9 +162,26 @@ class MixtureWriter(NodeWriter):
         if not mixture.shared:
             return made
         beside = self._gated(x, f"{theirs}.shared_expert", (hidden, mixture.shared), f"{mine}.shared")
+        if f"{theirs}.shared_expert_gate.weight" not in self._weights:
+            return self._node("Add", [made, beside], f"{mine}.mixed")
         open_ = self._product(x, [f"{theirs}.shared_expert_gate"], [1], hidden, f"{mine}.shared_gate")
         share = self._node("Sigmoid", [open_], f"{mine}.shared_share")
         return self._node("Add", [made, self._node("Mul", [beside, share], f"{mine}.shared_part")], f"{mine}.mixed")
+
+    def _by_sigmoid(self, scores: str, theirs: str, mixture: Mixture, mine: str) -> str:
+        """Return scores of which a softmax gives the shares that sigmoids have among the chosen experts."""
+        mine = f"{mine}.router"
+        share = chosen = self._node("Sigmoid", [scores], f"{mine}.sigmoids")
+        if f"{theirs}.expert_bias" in self._weights:
+            bias = self._read_as(f"{theirs}.expert_bias", (mixture.experts,))
+            chosen = self._node("Add", [share, bias], f"{mine}.ranks")
+        count = self._constant(f"{mine}.chosen", np.array([mixture.chosen], np.int64))
+        self._outputs("TopK", [chosen, count], [f"{mine}.best", f"{mine}.places"], "", axis=-1)
+        last = self._constant(f"{mine}.last", np.array([mixture.chosen - 1], np.int64))
+        least = self._node("Gather", [f"{mine}.best", last], f"{mine}.least", axis=-1)
+        is_out = self._node("Less", [chosen, least], f"{mine}.is_out")
+        out = self._constant(f"{mine}.out", np.array(_NOT_CHOSEN, np.float32))
+        return self._node("Where", [is_out, out, self._node("Log", [share], f"{mine}.logs")], f"{mine}.of_chosen")
 
     def _in_blocks(self, x: str, scores: str, experts: PackedExperts, mixture: Mixture, mine: str) -> str:
         """Return what experts make of x whose matrices stay as their checkpoint stores them."""
@@ -188,7 +222,12 @@ def mixed(weights: NamedTensors, layer: int, mixture: Mixture, x: Numbers) -> Nu
     scores = x @ weights.read(f"{theirs}.gate.weight", (mixture.experts, hidden)).T
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares /= shares.sum(axis=-1, keepdims=True)
-    chosen = np.argsort(-shares, axis=-1, kind="stable")[:, : mixture.chosen]
+    ranks = shares
+    if mixture.is_by_sigmoid:
+        ranks = shares = 1 / (1 + np.exp(-scores))
+        if f"{theirs}.expert_bias" in weights:
+            ranks = shares + weights.read(f"{theirs}.expert_bias", (mixture.experts,))
+    chosen = np.argsort(-ranks, axis=-1, kind="stable")[:, : mixture.chosen]
     ups, downs = expert_weights(weights, layer, mixture, hidden)
     result = np.zeros_like(x)
     for i, experts in enumerate(chosen):
@@ -200,8 +239,10 @@ def mixed(weights: NamedTensors, layer: int, mixture: Mixture, x: Numbers) -> Nu
         gate, up = (weights.read(f"{name}.{part}_proj.weight", (mixture.shared, hidden)) for part in ("gate", "up"))
         inner = x @ gate.T
         inner = inner / (1 + np.exp(-inner)) * (x @ up.T)
-        share = x @ weights.read(f"{theirs}.shared_expert_gate.weight", (1, hidden)).T
-        result += (inner @ weights.read(f"{name}.down_proj.weight", (hidden, mixture.shared)).T) / (1 + np.exp(-share))
+        beside = inner @ weights.read(f"{name}.down_proj.weight", (hidden, mixture.shared)).T
+        if f"{theirs}.shared_expert_gate.weight" in weights:
+            beside /= 1 + np.exp(-x @ weights.read(f"{theirs}.shared_expert_gate.weight", (1, hidden)).T)
+        result += beside
     return result
 
 

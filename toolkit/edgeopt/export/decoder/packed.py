@@ -5,7 +5,8 @@ exactly. Blocks of `MatMulNBits` have whole zeros. Where `low` is no multiple of
 taken and the rest is a number of its own for each block, which a product adds by the sums of its inputs' blocks.
 
 Experts of a mixture are read by one op a layer (`QMoE`): all have blocks of one length, integers of as many bits, and
-inputs in the same order. Where a checkpoint has them otherwise, they are floats.
+inputs in the same order. Shorter blocks and integers of 8 bits hold what longer ones and 4 bits do, number by number.
+What cannot be stored so is in floats.
 """
 
 from __future__ import annotations
@@ -232,25 +233,46 @@ def packed_experts(
         sides: Neurons of an expert, and numbers of a token.
     """
     (inner, hidden), (gate, up, down) = sides, names
+    shapes = {gate: (inner, hidden), up: (inner, hidden), down: (hidden, inner)}
+    every = list[dict[str, PackedMatrix]]()
+    for i in range(experts):
+        stored = {
+            name: packed_of(weights, f"{place}.experts.{i}.{name}.weight", shape) for name, shape in shapes.items()
+        }
+        matrices = {name: matrix for name, matrix in stored.items() if matrix is not None and _is_plain(matrix)}
+        if len(matrices) < len(shapes):
+            return None
+        every.append(matrices)
+    blocks = [matrix.blocks for matrices in every for matrix in matrices.values()]
+    bits, block = max(each.bits for each in blocks), min(each.block for each in blocks)
+    if any(matrix.inputs < 2 * block for matrices in every for matrix in matrices.values()):
+        return None
     turns = np.arange(2 * inner).reshape(2, inner).T.ravel()  # a row of gate, then one of up
     ups, downs = list[PackedMatrix](), list[PackedMatrix]()
-    for i in range(experts):
-        expert = f"{place}.experts.{i}"
-        both = side_by_side([packed_of(weights, f"{expert}.{name}.weight", (inner, hidden)) for name in (gate, up)])
-        last = packed_of(weights, f"{expert}.{down}.weight", (hidden, inner))
-        if both is None or last is None or not (_is_plain(both) and _is_plain(last)):
+    for matrices in every:
+        both = side_by_side([_fitted(matrices[name], bits, block) for name in (gate, up)])
+        if both is None:
             return None
         ups.append(both.rows(turns))
-        downs.append(last)
-    ways = {(each.blocks.bits, each.blocks.block) for each in (*ups, *downs)}
-    return PackedExperts(tuple(ups), tuple(downs)) if len(ways) == 1 and _is_alike(ups) and _is_alike(downs) else None
+        downs.append(_fitted(matrices[down], bits, block))
+    return PackedExperts(tuple(ups), tuple(downs)) if _is_alike(ups) and _is_alike(downs) else None
+
+
+def _fitted(matrix: PackedMatrix, bits: int, block: int) -> PackedMatrix:
+    """Return the same numbers in integers of so many bits and blocks of so many weights, both a factor of its own."""
+    blocks = matrix.blocks
+    if (blocks.bits, blocks.block) == (bits, block):
+        return matrix
+    more = np.uint8((1 << bits >> 1) - (1 << blocks.bits >> 1))  # half of the one range to half of the other
+    times, outputs = blocks.block // block, len(blocks.integers)
+    integers = (blocks.integers + more).reshape(outputs, -1, block)
+    zero = None if blocks.zero is None else np.repeat(blocks.zero + more, times, axis=1)
+    return replace(matrix, blocks=Blocks(integers, np.repeat(blocks.scale, times, axis=1), zero, bits))
 
 
 def _is_plain(matrix: PackedMatrix) -> bool:
-    """Return whether `QMoE` reads a matrix: its rows are whole blocks, two or more, whose zeros are whole numbers."""
-    block = matrix.blocks.block
-    is_whole = matrix.inputs % block == 0 and matrix.inputs >= 2 * block
-    return is_whole and matrix.low is None and matrix.order is None
+    """Return whether `QMoE` reads a matrix: its rows are whole blocks, whose zeros are whole numbers."""
+    return matrix.inputs % matrix.blocks.block == 0 and matrix.low is None and matrix.order is None
 
 
 def _is_alike(matrices: Sequence[PackedMatrix]) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.export.decoder.hybrid import beside_attention, named_as_llama
+from edgeopt.export.decoder.hybrid import beside_attention
 from edgeopt.export.decoder.llama import LlamaConfiguration
 from edgeopt.export.decoder.mixture import mixed
+from edgeopt.export.decoder.renamed import named_as_llama
 from edgeopt.export.decoder.tensors_file import NamedTensors
 
 Numbers = NDArray[np.float32]
@@ -20,7 +21,7 @@ class Reference:
 
     def __init__(self, config: LlamaConfiguration, weights: NamedTensors) -> None:
         """Take the weights, which are read as they are needed."""
-        self._config, self._weights = config, named_as_llama(weights, config.kind, config.head)
+        self._config, self._weights = config, named_as_llama(weights, config.kind, config.head, config.hybrid)
         self._angles = (np.empty(0, np.float32),) * 2
 
     def logits(
@@ -41,7 +42,8 @@ class Reference:
         """
         config = self._config
         table = self._weights.read("model.embed_tokens.weight", (config.vocabulary, config.hidden))
-        x = table[np.asarray(tokens)]
+        factors = config.factors
+        x = table[np.asarray(tokens)] * np.float32(factors.embedding)
         deep = {place: np.split(row, len(row) // config.hidden) for place, row in (rows or {}).items()}
         for place, parts in deep.items():
             x[place] = parts[0]
@@ -49,18 +51,20 @@ class Reference:
         for i in range(config.layers):
             normal = self._norm(x, f"model.layers.{i}.input_layernorm")
             if config.hybrid is None or config.attends(i):
-                x = x + self._attention(i, normal)
+                more = self._attention(i, normal)
             else:
-                x = x + beside_attention(self._weights, i, config.hybrid, normal)
+                more = beside_attention(self._weights, i, config.hybrid, normal)
+            x = x + more * np.float32(factors.residual)
             normal = self._norm(x, f"model.layers.{i}.post_attention_layernorm")
             if config.mixture is not None and config.mixture.is_in(i):
-                x = x + mixed(self._weights, i, config.mixture, normal)
+                more = mixed(self._weights, i, config.mixture, normal)
             else:
-                x = x + self._gated(i, normal)
+                more = self._gated(i, normal)
+            x = x + more * np.float32(factors.residual)
             for place, parts in deep.items():
                 if i + 1 < len(parts):
                     x[place] += parts[i + 1]
-        x = self._norm(x, "model.norm")
+        x = np.asarray(self._norm(x, "model.norm") * np.float32(factors.logits), np.float32)
         is_tied = config.is_tied or "lm_head.weight" not in self._weights
         return x @ (table if is_tied else self._weights.read("lm_head.weight", table.shape)).T
 
@@ -91,7 +95,7 @@ class Reference:
         queries, keys = self._turned(heads("q", config.heads)), self._turned(heads("k", config.kv_heads))
         shared = config.heads // config.kv_heads
         keys, values = (np.repeat(array, shared, axis=0) for array in (keys, heads("v", config.kv_heads)))
-        scores = queries @ keys.transpose(0, 2, 1) / np.float32(np.sqrt(config.head))
+        scores = queries @ keys.transpose(0, 2, 1) * np.float32(config.factors.scale(config.head))
         behind = np.arange(length)[:, None] - np.arange(length)[None]  # how far back a key lies
         is_seen = (behind >= 0) & (behind < (config.window or length))
         scores = np.where(is_seen, scores, np.float32(-np.inf))
@@ -114,6 +118,8 @@ class Reference:
     def _turned(self, x: Numbers) -> Numbers:
         """Turn each pair of (heads, length, head) by its position; the second half pairs with the first."""
         config = self._config
+        if config.hybrid is not None and not config.hybrid.has_positions:
+            return x
         cos, sin = self._angles
         first, second = np.split(x[..., : config.turned], 2, axis=-1)
         kept = x[..., config.turned :]

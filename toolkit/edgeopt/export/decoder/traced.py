@@ -41,6 +41,8 @@ class TracedDecoder:
         self._torch, self.framework = whole.torch, whole.framework
         self._module, self.kind = module, str(module.config.model_type)
         self._caches = transformers.cache_utils.DynamicCache
+        if any(name.endswith(".experts") for name, _ in module.named_modules()):
+            raise self._refused("its mixture of experts is not traced by torch")
         if POSITIONS not in signature(module.forward).parameters:
             raise self._refused("its forward takes no position_ids")
         self._sizes = self._measured()
@@ -92,6 +94,10 @@ class TracedDecoder:
             with torch.no_grad():
                 tokens = torch.zeros(1, 2, dtype=torch.int64)
                 layers = self._module(tokens, use_cache=True).past_key_values.layers
+                if any(hasattr(layer, "conv_states") for layer in layers):
+                    raise AttributeError("states beside keys and values")
+                if any(layer.keys.shape != layer.values.shape for layer in layers):
+                    raise self._refused("its keys and values are of different sizes")
                 return [(int(layer.keys.shape[1]), int(layer.keys.shape[3])) for layer in layers]
         except (AttributeError, TypeError, IndexError) as error:
             raise self._refused("it keeps something else than keys and values") from error

@@ -25,9 +25,11 @@ _ENGINES = {
     ".xml": "an OpenVINO IR",
     ".mlmodel": "a model of Core ML",
     ".mlpackage": "a model of Core ML",
+    ".pte": "a program of ExecuTorch",
     ".ort": "in ONNX Runtime's own format",
     ".mnn": "a model of MNN",
     ".param": "a model of ncnn",
+    ".ncnn": "a model of ncnn",
     ".caffemodel": "a model of Caffe",
     ".weights": "weights of Darknet",
 }
@@ -74,6 +76,8 @@ def foreign(path: Path, head: bytes) -> InvalidFileError | None:
         return _packed(path)
     if head.startswith(b"<?xml"):
         return _compiled(path, _ENGINES[".xml"])
+    if head[4:8] == b"ET12":
+        return _compiled(path, _ENGINES[".pte"])
     if head[4:8] == b"ORTM":
         return _compiled(path, _ENGINES[".ort"])
     if head.startswith(b"outs:"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.disk.files import unwritable
+from edgeopt.system.disk.files import open_beside
 
 ALIGNED_BYTES = 4096
 """Each tensor begins at a page, as mapping asks for."""
@@ -83,30 +83,26 @@ class PieceLayout:
         Raises:
             InvalidFileError: If the folder is not writable or the disk is full.
         """
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside.unlink(missing_ok=True)
-            if not (may_link and self._linked(beside)):
-                with beside.open("wb") as file:
-                    for chunk in self._content():
-                        file.write(chunk)
-                    file.flush()
-                    os.fsync(file.fileno())
-            beside.replace(path)
-        except OSError as error:
-            raise unwritable(path, error) from error
-        finally:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+        if may_link and self._linked(path):
+            return
+        with open_beside(path) as file:
+            for chunk in self._content():
+                file.write(chunk)
 
     def _linked(self, path: Path) -> bool:
         if self.whole is None:
             return False
+        link = path.with_name(f".{path.name}.{os.getpid()}.link")  # never opened to write: that would change both
         try:
-            os.link(self.whole.resolve(), path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            os.link(self.whole.resolve(), link)
+            link.replace(path)
         except OSError:  # another disk, or a system without links
             return False
+        finally:
+            with contextlib.suppress(OSError):
+                link.unlink(missing_ok=True)
         return True
 
     def _content(self) -> Iterator[bytes]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
+import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
-from edgeopt.graph.facts.functions import require_bounded_functions
-from edgeopt.graph.files.outside_weights import without_outside
+from edgeopt.graph.files.outside_weights import piece_of, told_bytes, without_outside
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
@@ -191,3 +193,141 @@ def _read_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
             made |= {value.name for value in (*graph.input, *graph.initializer)}
             read = (*_read_names(graph.node), *(value_info.name for value_info in graph.output))
             yield from (name for name in read if name not in made)
+
+
+# How large a model's local functions become once they are written out: a few hundred bytes can be a billion nodes.
+
+_MOST_NODES = 2_000_000
+"""Most nodes of a model with its functions written out; exporters that make one of each layer stay below 50,000."""
+_MOST_DEPTH = 100
+"""Functions in functions: onnx and the engines call themselves for each."""
+_REMEDY = "export the model again, without functions"
+_Key = tuple[str, str, str]
+
+
+def require_bounded_functions(proto: ModelProto, where: str) -> None:
+    """Raise unless the local functions of a model can be written out.
+
+    Args:
+        proto: The model.
+        where: What the message calls it.
+
+    Raises:
+        InvalidFileError: If one calls itself, or they nest too deeply or become too many nodes.
+    """
+    if not proto.functions:
+        return
+    bodies = {(function.domain, function.name, function.overload): function for function in proto.functions}
+    called = {key: [_key(node) for node in _with_subgraphs(body.node)] for key, body in bodies.items()}
+    sizes, depths, unsized = dict[_Key, int](), dict[_Key, int](), set(bodies)
+    while unsized:
+        ready = [key for key in unsized if not any(entry in unsized for entry in called[key])]
+        if not ready:
+            name = min(unsized)[1]
+            raise InvalidFileError(f"{where}: its function {name!r} calls itself, over others or not", remedy=_REMEDY)
+        for key in ready:
+            sizes[key] = sum(sizes.get(entry, 1) for entry in called[key])
+            depths[key] = 1 + max((depths.get(entry, 0) for entry in called[key]), default=0)
+        if max(depths.values()) > _MOST_DEPTH:
+            raise InvalidFileError(f"{where}: its functions nest deeper than {_MOST_DEPTH}", remedy=_REMEDY)
+        unsized.difference_update(ready)
+    count = sum(sizes.get(_key(node), 1) for node in all_nodes(proto.graph))
+    if count > _MOST_NODES:
+        text = f"{count:,}" if count < 10**15 else "more than 10^15"
+        raise InvalidFileError(f"{where}: its functions become {text} nodes once written out", remedy=_REMEDY)
+
+
+def _key(node: NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _with_subgraphs(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from all_nodes(graph)
+
+
+# Weights that are no numbers: what a training that diverged leaves in a file.
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+_LAYERS = frozenset(
+    {"BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Einsum", "FusedConv", "FusedMatMul", "GRU"}
+    | {"Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "MatMul", "MatMulNBits"}
+    | {"MoE", "PRelu", "QLinearConv", "QLinearMatMul", "QMoE", "RNN", "SimplifiedLayerNormalization"}
+    | {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)
+"""Ops whose constants are weights, however many numbers they hold."""
+_HAND_ON = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Sub", "Transpose"})
+"""Ops whose constants are weights where they hold several numbers: a bias of a MatMul, or a weight in another type.
+One NaN alone may be what Where chooses."""
+
+
+def require_numbers(proto: ModelProto, where: str, *, of_file: bool = False) -> None:
+    """Raise if a weight is NaN; fillings, limits and masks may be. Weights in files of their own are not read.
+
+    Args:
+        proto: A whole model.
+        where: What the message calls it.
+        of_file: Whether weights that lie outside lie in the model's own file, and are read there.
+
+    Raises:
+        InvalidFileError: If one is, or its data do not fit its shape; the message names it.
+    """
+    for tensor in _weights(proto.graph, {}):
+        is_outside = tensor.data_location == TensorProto.EXTERNAL
+        if is_outside and not of_file:
+            continue
+        try:
+            numbers = _mapped(tensor) if is_outside else numpy_helper.to_array(tensor)
+        except ValueError as error:
+            raise InvalidFileError(
+                f"{where}: weight {tensor.name!r} holds other data than its shape {list(tensor.dims)} says",
+                remedy="export the model again, or copy it again: it is damaged",
+            ) from error
+        numbers = numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)  # bfloat16 is no type of NumPy
+        if numbers.size and np.isnan(numbers.min()):  # NaN is the least of all, and takes no memory to find
+            count = int(np.isnan(numbers).sum())
+            raise InvalidFileError(
+                f"{where}: weight {tensor.name!r} is NaN in {count} of {numbers.size} numbers",
+                remedy="export the model again, from a checkpoint of before the training diverged",
+            )
+
+
+def _mapped(tensor: TensorProto) -> NDArray[Any]:
+    """Return the numbers of a constant where they lie in a file.
+
+    Raises:
+        ValueError: If they are more or fewer than its shape says.
+    """
+    piece = piece_of(tensor)
+    if piece.length != told_bytes(tensor):
+        raise ValueError("other data than its shape says")
+    numbers = np.memmap(piece.file, np.uint8, "r", piece.offset, (piece.length,))
+    return numbers.view(helper.tensor_dtype_to_np_dtype(tensor.data_type)).reshape(tensor.dims)
+
+
+def _weights(graph: GraphProto, around: dict[str, TensorProto]) -> Iterator[TensorProto]:
+    """Yield each float constant that is a weight, in the graph and the graphs inside its nodes.
+
+    Args:
+        graph: It may read constants of the graphs around it.
+        around: Those, by name.
+    """
+    known = around | {constant.name: constant for constant in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            known.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
+    seen = set[str]()
+    for node in graph.node:
+        for name in node.input:
+            tensor = known.get(name)
+            if tensor is None or name in seen:
+                continue
+            is_weight = node.op_type in _LAYERS or (node.op_type in _HAND_ON and np.prod(tensor.dims) > 1)
+            if is_weight and tensor.data_type in _FLOATS:
+                seen.add(name)
+                yield tensor
+    for inner in subgraphs(graph.node):
+        yield from _weights(inner, known)

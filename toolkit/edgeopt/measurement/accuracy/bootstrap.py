@@ -18,6 +18,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import find_metric
+from edgeopt.system.text import format_drop, format_score
 from edgeopt.tasks import Accuracy, Task
 
 RESAMPLES = 1000
@@ -60,8 +61,8 @@ class Scored:
         """Why a drop from this accuracy proves nothing; empty where it does."""
         if not self.accuracy.is_by_chance:
             return ""
-        shown, most = f"{self.accuracy.metric} {self.accuracy.value:.4f}", self.accuracy.by_chance
-        return f"scores {shown} on {self.labels}, no better than chance (up to {most:.4f}): these labels prove nothing"
+        shown, most = self.accuracy.short, format_score(self.accuracy.by_chance)
+        return f"scores {shown} on {self.labels}, no better than chance (up to {most}): these labels prove nothing"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; `Scored.from_json` reads them back."""
@@ -89,7 +90,7 @@ class Drop:
     """`low` to `high` is the 95 % interval over pictures."""
 
     def __str__(self) -> str:
-        return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+        return f"{format_drop(self.value)} [{format_drop(self.low)}, {format_drop(self.high)}]"
 
 
 def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:

@@ -99,7 +99,7 @@ def answers(
         OutOfTime: At the end of a time limit.
     """
     result, feedback = [], Feedback(frames.states)
-    for i, frame in enumerate(frames):
+    for i, frame in enumerate(frames.decoded_by(task.decoding)):
         require_time()
         if frames.begins_stream(i):
             feedback.reset()
@@ -192,7 +192,7 @@ def with_states(frames: Frames, open_model: Callable[[], Session], task: Task | 
 def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
     """Yield the model's inputs for each frame, one at a time, with the states that occur where they are known."""
     carried = frames.carried or (lambda _: {})
-    return ({**task.preprocess(sample)[0], **carried(i)} for i, sample in enumerate(frames))
+    return ({**task.preprocess(sample)[0], **carried(i)} for i, sample in enumerate(frames.decoded_by(task.decoding)))
 
 
 def require_metric(recipe: Recipe, asked: str | Path | None) -> None:

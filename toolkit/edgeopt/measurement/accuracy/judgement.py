@@ -27,7 +27,7 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, drop_bounds
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, most_unseen, upper_bound
 from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.system.processes.time_limit import LONGER
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_drop, plural
 
 LEVEL = 0.05
 """Probability that a word is wrong, at any of the looks at labels."""
@@ -144,12 +144,12 @@ class Judgement:
             return self._agreement_words
         if not self.samples:
             return self.why
-        bound = "" if self.drop_most is None else f", at most {self.drop_most:+.4f}"
+        bound = "" if self.drop_most is None else f", at most {format_drop(self.drop_most)}"
         changed = "" if self.changed is None else f", {self.changed} answers changed"
         labels = "" if self.labels is None else f", {plural(self.labels, 'label')}"
         rests = f"{plural(self.samples, 'sample')}{changed}{labels}"
         why = f"; {self.why}" if self.why else ""
-        return f"drop {self.drop:+.4f}{bound} ({self.allowed:g} allowed; {rests}){why}"
+        return f"drop {format_drop(self.drop)}{bound} ({self.allowed:g} allowed; {rests}){why}"
 
     @property
     def confidence_words(self) -> str:

@@ -34,7 +34,7 @@ from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.system.disk import assets
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.processes.time_limit import require_pace
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_score, plural
 from edgeopt.tasks import Task, find_task, make_task
 
 PROPOSED = "proposed-recipe"
@@ -373,10 +373,11 @@ def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
     count = plural(len(own.sureness), "picture")
     if own.scored and contradicts and other.value == own.value:
         metric = own.scored.accuracy.metric
-        return f"the values of its outputs on {count} say otherwise; {metric} is {own.value:.4f} either way"
+        return f"the values of its outputs on {count} say otherwise; {metric} is {format_score(own.value)} either way"
     if own.scored:
         metric = own.scored.accuracy.metric
-        text = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
+        its, others = map(format_score, (own.value, other.value))
+        text = f"its {metric} on {count} is {its}, that of another reading {others}"
         if other.value - own.value >= _LEAST_GAIN or not own.is_rightness:
             return text
         scores = f"logarithmic score {own.sureness.mean():.2f} of 1, the other's {other.sureness.mean():.2f}"

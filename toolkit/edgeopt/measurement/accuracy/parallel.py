@@ -44,12 +44,13 @@ def simulate_answers(
 
     def work(first: int) -> None:
         session, task, feedback = open_session(), make_task(), Feedback(frames.states)
+        read = frames.decoded_by(task.decoding).read
         try:
             for i in range(first, len(frames), count):
                 if stopped.is_set():
                     return
                 with lock:
-                    frame = frames.read(i)
+                    frame = read(i)
                 if frames.begins_stream(i):
                     feedback.reset()
                 inputs, geometry = task.preprocess(frame)

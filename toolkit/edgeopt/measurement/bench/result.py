@@ -15,6 +15,8 @@ from edgeopt.measurement.statistics.budget import Verdict, worst_of
 from edgeopt.system.machine.environment import Environment
 
 SCHEMA = 3
+RAW = "samples.npz"
+"""File of raw samples where a result has one such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class BenchResult(ABC):
     notes: tuple[Note, ...] = ()
     """Notes for the user."""
     trust: Trust | None = None
-    """Whether the run can be believed; None: nothing was recorded that tells."""
+    """Whether the run can be trusted; None: nothing was recorded about that."""
     seconds: float = 0.0
-    """How long it all took; 0: nobody counted."""
+    """How long the whole measurement took; 0: not recorded."""
 
     @property
     @abstractmethod
@@ -54,20 +56,20 @@ class BenchResult(ABC):
     @property
     @abstractmethod
     def findings(self) -> tuple[Finding, ...]:
-        """Findings, the most urgent first."""
+        """Findings about the workload, the most urgent first."""
 
     @property
     @abstractmethod
     def judged(self) -> tuple[JudgedLimit, ...]:
-        """The limits on which the verdict rests; none: there was no budget."""
+        """The limits on which the verdict rests; empty without a budget."""
 
     @abstractmethod
     def own_figures(self) -> dict[str, Any]:
-        """Return the figures of the kind as plain values."""
+        """Return the figures of this kind of workload as plain values."""
 
     @property
     def is_gate(self) -> bool:
-        """Whether somebody asked for the limits: those that nobody asked for fail nothing."""
+        """Whether the user set the limits; only then a missed limit changes the exit code."""
         return bool(self.judged)
 
     @property
@@ -77,12 +79,12 @@ class BenchResult(ABC):
 
     @property
     def verdict(self) -> Verdict | None:
-        """FAIL where one limit is missed, PASS where all are met; None: there was no budget."""
+        """FAIL if a limit is missed, PASS if all are met; None without a budget."""
         return worst_of([limit.verdict for limit in self.judged]) if self.judged else None
 
     @property
     def exit_code(self) -> int:
-        """0 met, or no gate; 2 missed, proven; 3 not decided; 4 where a noisy machine blocks the gate."""
+        """0: limits met, or none set; 2: missed, proven; 3: not decided; 4: the machine was too noisy to decide."""
         return self.gate(self.verdict) if self.is_gate and self.verdict else EXIT_PASS
 
     def gate(self, verdict: Verdict) -> int:
@@ -90,8 +92,16 @@ class BenchResult(ABC):
         return self.trust.gate(verdict.exit_code) if self.trust else verdict.exit_code
 
     def raw_files(self) -> Mapping[str, Samples | str]:
-        """Return what is written beside the figures, by file name: raw samples, or a text."""
+        """Return the files that are written beside the figures, by name: raw samples, or a text.
+
+        The first one of samples stands for the run: `compare` and `report` read it again.
+        """
         return {}
+
+    @property
+    def raw(self) -> str:
+        """The file of raw samples that stands for the run when it is read again; empty: none does."""
+        return next((name for name, raw in self.raw_files().items() if isinstance(raw, Samples)), "")
 
     def _fields_as_json(self) -> dict[str, Any]:
         """Return the fields of the kind as plain values, for a kind whose fields are all its figures."""
@@ -109,6 +119,7 @@ class BenchResult(ABC):
             "budget_asked": self.is_gate,
             "exit_code": self.exit_code,
             "trust": asdict(self.trust) if self.trust else None,
+            "raw": self.raw,
             "findings": [asdict(finding) for finding in self.findings],
             "diagnosis": self.why,
             "notes": [asdict(note) for note in self.notes],

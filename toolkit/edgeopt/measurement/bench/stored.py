@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.measurement.bench.result import SCHEMA
+from edgeopt.measurement.bench.result import RAW, SCHEMA
+from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.resources.trust import warning_of
-from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.samples import FRAME, Samples
+from edgeopt.measurement.statistics.budget import Verdict, worst_of
 from edgeopt.system.machine.environment import Environment, Use
-from edgeopt.system.text import short
 from edgeopt.system.toml import read_object
 
-RESULT, RAW = "bench.json", "samples.npz"
-_READ = "frames"
-"""Kind of workload whose results are read again: theirs are compared and shown side by side."""
+RESULT = "bench.json"
 _SHOWN = 60  # characters of a value: processor flags fill pages
 
 
@@ -25,15 +26,28 @@ class StoredResult:
 
     path: Path
     name: str
+    kind: str
+    """Kind of workload."""
     source: str
+    """Samples or prompts that it was fed, in words; empty: not recorded."""
     samples: Samples
     environment: Environment
     trust: str
-    """`trusted`, `noisy` or `invalid`."""
+    """`trusted`, `noisy` or `invalid`; empty: nothing was recorded about that, as of a server."""
     target: str
+    """Empty: the workload has none."""
     executor: str
+    """Empty: the workload has several, or none here."""
     threads: int
-    budget_ms: float
+    """0: not recorded."""
+    budget_ms: float | None
+    """What a frame may take; None: no frames, or no budget."""
+    max_miss_ratio: float
+    """Share of frames that may take longer."""
+    load: str
+    """How the frames of `samples` came, in words; empty: nobody says, or answers, which are there one at a time."""
+    verdict: str
+    """What the run proved of its limits; empty: there were none."""
 
 
 def is_stored(path: Path) -> bool:
@@ -42,33 +56,50 @@ def is_stored(path: Path) -> bool:
 
 
 def read_stored(path: Path) -> StoredResult:
-    """Read a result and its raw samples.
+    """Read a result of any kind of workload, and its raw samples.
 
     Raises:
-        InvalidFileError: If it is none, damaged, of another schema or kind, or its samples are missing.
+        InvalidFileError: If it is none, damaged, of another schema, or its samples are missing.
     """
     file = path / RESULT if path.is_dir() else path
     remedy = "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
     values = read_object(file, schema=SCHEMA, remedy=remedy)
-    if (kind := values.get("kind", _READ)) != _READ:
-        page = file.with_suffix(".html")
-        problem = f"{file} is of the kind {short(kind)}, and only results of models that answer frames are read again"
-        raise InvalidFileError(problem, remedy=f"open {page}" if page.is_file() else remedy)
     try:
+        judged, budget = values.get("judged", ()), _budget_of(values)
+        raw = str(values.get("raw", RAW))
+        if not raw:
+            page = file.with_suffix(".html")
+            problem = f"{file} holds figures of the kind {values['kind']}, and no raw samples to read again"
+            raise InvalidFileError(problem, remedy=f"open {page}" if page.is_file() else remedy)
+        npz = file.with_name(raw)
+        if not npz.exists():
+            raise InvalidFileError(f"{npz} does not exist, so {file} has no times to read again", remedy=remedy)
+        samples = Samples.read(npz)
         return StoredResult(
             path=path,
             name=str(values["name"]),
-            source=str(values["source"]),
-            samples=Samples.read(file.with_name(RAW)),
+            kind=str(values.get("kind", "frames")),
+            source=str(values.get("source", "")),
+            samples=samples,
             environment=Environment.from_json(values["environment"]),
-            trust=str(values["trust"]["level"]),
-            target=str(values["target"]),
-            executor=str(values["executor"]),
-            threads=int(values["threads"]),
-            budget_ms=float(values["budget"]["budget_ms"]),
+            trust=str(values["trust"]["level"]) if values["trust"] else "",
+            target=str(values.get("target", "")),
+            executor=str(values.get("executor", "")),
+            threads=int(values.get("threads", 0)),
+            budget_ms=budget.get("budget_ms"),
+            max_miss_ratio=budget.get("max_miss_ratio", MAX_MISS_RATIO),
+            load=str(values.get("load", "")) if samples.whole == FRAME else "",
+            verdict=str(worst_of([Verdict(limit["verdict"]) for limit in judged])) if judged else "",
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
+
+
+def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the time that a frame may take and how many may miss it; nothing without frames or without a budget."""
+    budget = values.get("budget")
+    names = ("budget_ms", "max_miss_ratio")
+    return {name: float(budget[name]) for name in names if name in budget} if budget else {}
 
 
 def show_difference(environment: Environment, other: Environment, key: str) -> str:
@@ -92,6 +123,9 @@ def require_comparable(stored_result: StoredResult, other: StoredResult) -> tupl
     Raises:
         EdgeoptError: If machine, software or load differ, or one run is invalid; the keys are named.
     """
+    if stored_result.kind != other.kind:
+        problem = f"{stored_result.path} is of the kind {stored_result.kind}, and {other.path} of {other.kind}"
+        raise EdgeoptError(problem, remedy="compare results of one kind of workload")
     for result in (stored_result, other):
         if result.trust == "invalid":
             raise EdgeoptError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
@@ -106,6 +140,17 @@ def require_comparable(stored_result: StoredResult, other: StoredResult) -> tupl
             f"{stored_result.path} and {other.path} ran under different loads: one closed, one with arrivals",
             remedy="measure both with the same --load",
         )
+    if stored_result.load != other.load:
+        loads = [result.load or "no load" for result in (stored_result, other)]
+        raise EdgeoptError(
+            f"{stored_result.path} and {other.path} ran under different loads: {loads[0]}, and {loads[1]}",
+            remedy="measure both under the same load",
+        )
+    if stored_result.source != other.source and stored_result.samples.whole != FRAME:
+        raise EdgeoptError(
+            f"{stored_result.path} was measured on {stored_result.source}, and {other.path} on {other.source}",
+            remedy="measure both with the same lengths of prompts and answers",
+        )
     return (*_differences(stored_result, other), *_noise(stored_result), *_noise(other))
 
 
@@ -116,6 +161,9 @@ def _differences(stored_result: StoredResult, other: StoredResult) -> tuple[Note
     if subject:
         shown = "; ".join(show_difference(stored_result.environment, other.environment, key) for key in subject)
         notes.append(Note(NoteKind.INFO, f"compared: {shown}"))
+    threads = [result.threads for result in (stored_result, other)]
+    if "session.threads" not in subject and all(threads) and threads[0] != threads[1]:
+        notes.append(Note(NoteKind.INFO, f"compared: threads ({threads[0]} / {threads[1]})"))
     if state:
         notes.append(Note(NoteKind.INFO, f"the state of the moment differed: {', '.join(state)}"))
     if stored_result.source != other.source:

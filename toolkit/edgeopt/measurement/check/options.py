@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.system.declared.options import FileUse, Syntax, option
 
 MODEL, MEASURED, ALLOWED = "Model, baseline, device", "What is measured", "What is allowed"
@@ -24,7 +24,7 @@ class Gate:
 
     baseline: str | Path = option(
         Path(),
-        "The file to check against.",
+        "The file with the figures to check against.",
         "--baseline",
         "-b",
         group=MODEL,
@@ -34,12 +34,12 @@ class Gate:
     )
     """The file; raw samples lie beside it."""
     update: bool = option(
-        False, "Write the baseline from this run; nothing is checked.", group=MODEL, syntax=Syntax.FLAG
+        False, "Write the baseline from this run, and check nothing.", group=MODEL, syntax=Syntax.FLAG
     )
     """Whether the baseline is written from this run instead of checking."""
     latency_ratio: float | None = option(
         None,
-        "Time allowed, over the baseline's: of the execution and of a whole answer.",
+        "Longest execution time and whole-answer time allowed, as a multiple of the baseline's.",
         group=ALLOWED,
         syntax=Syntax.NUMBER,
         least=0,
@@ -47,15 +47,15 @@ class Gate:
     )
     accuracy_drop: float | None = option(
         None,
-        "How much of the metric may be lost; the share by which a perplexity may rise.",
+        "How much of the metric may be lost, or the share by which a perplexity may rise.",
         group=ALLOWED,
         syntax=Syntax.NUMBER,
         least=0,
-        shown="what optimize may lose",
+        shown="as for optimize",
     )
     size_ratio: float | None = option(
         None,
-        "Model size allowed, over the baseline's.",
+        "Model size allowed, divided by the baseline's.",
         group=ALLOWED,
         syntax=Syntax.NUMBER,
         least=0,
@@ -63,7 +63,7 @@ class Gate:
     )
     memory_ratio: float | None = option(
         None,
-        "Peak memory allowed, over the baseline's; of a language model the memory of its cache.",
+        "Peak memory allowed, divided by the baseline's; for a language model the memory of its cache.",
         group=ALLOWED,
         syntax=Syntax.NUMBER,
         least=0,
@@ -79,10 +79,10 @@ class Gate:
     )
     """Names of checks to leave out."""
     threads: int = threads_option(MODEL, "the baseline's")
-    seconds: float = option(SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    seconds: float = option(SECONDS, "How long both models are timed.", group=MEASURED, syntax=Syntax.SECONDS)
     judge_noisy: bool = option(
         False,
-        "On a noisy machine too, judge times that were measured in turns.",
+        "Judge times on a noisy machine too, if they were measured in turns.",
         group=MEASURED,
         syntax=Syntax.FLAG,
     )
@@ -115,12 +115,16 @@ class CheckOptions(Gate):
     )
     """Labels; None: the recipe's own, if it ships some."""
     starts: int = option(
-        STARTS, "Fresh processes for memory and cold start.", group=MEASURED, syntax=Syntax.WHOLE, least=3
+        STARTS,
+        "Number of fresh processes that measure memory and cold start.",
+        group=MEASURED,
+        syntax=Syntax.WHOLE,
+        least=3,
     )
     """Fresh processes for the cold start; half as many for the memory."""
     cold_start_ratio: float | None = option(
         None,
-        "Time to the first answer allowed, over the baseline's.",
+        "Time allowed to the first answer, divided by the baseline's.",
         group=ALLOWED,
         syntax=Syntax.NUMBER,
         least=0,
@@ -128,7 +132,7 @@ class CheckOptions(Gate):
     )
     max_nodes_off_device: int | None = option(
         None,
-        "Nodes that may leave the device for the CPU.",
+        "Number of nodes that may run on the CPU instead of the device.",
         group=ALLOWED,
         syntax=Syntax.WHOLE,
         least=0,

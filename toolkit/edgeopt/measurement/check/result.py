@@ -11,7 +11,7 @@ from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop
 from edgeopt.measurement.resources.trust import TrustLevel, undecided
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.tasks import Accuracy
 
 SCHEMA = 1

@@ -28,7 +28,7 @@ from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.sides import Baselined, CheckedSides, SidesOfKind, Tell
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_series
-from edgeopt.recipes.allowed import MAX_DROP, Check
+from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
@@ -202,7 +202,7 @@ _TOO_FEW = "too few samples for an interval; measure longer with --seconds"
 def _noise(trust: Trust | None) -> str:
     if trust is None or trust.level is TrustLevel.TRUSTED:
         return ""
-    return ", ".join(reason.name for reason in trust.reasons)
+    return ", ".join(reason.name for reason in trust.reasons) or f"the machine is {trust.level}"
 
 
 def _against_stored(samples: Samples, then: Samples, part: str) -> Ratio | None:

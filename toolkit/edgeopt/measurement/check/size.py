@@ -8,7 +8,7 @@ from typing import Any
 from edgeopt.errors import Note
 from edgeopt.measurement.check.result import CheckResult, judge_size
 from edgeopt.measurement.sides import Baselined, Tell
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 
 
 @dataclass(frozen=True, slots=True)

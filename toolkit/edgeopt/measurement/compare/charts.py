@@ -9,7 +9,7 @@ from edgeopt.measurement.statistics.quantile import quantile
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.report.document import KeyFigure
 from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Intervals, Points, Row
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, format_score
 
 
 def key_figures(result: Comparison) -> tuple[KeyFigure, ...]:
@@ -91,7 +91,7 @@ def _facts(row: Compared, whole: str) -> Facts:
         "speed": f"{row.ratios[whole]} {row.ratios[whole].verdict}" if whole in row.ratios else "",
         f"{whole} p50": "" if times.p50_ms is None else ms(times.p50_ms),
         f"{whole} p99": "" if times.p99_ms is None else ms(times.p99_ms),
-        quality.metric if quality else "": f"{quality.value:.4f}" if quality else "",
+        quality.metric if quality else "": format_score(quality.value) if quality else "",
         quality.loss_name if quality else "": str(quality.loss) if quality and quality.loss else "",
         "size": "" if row.size_bytes is None else format_bytes(row.size_bytes),
     }

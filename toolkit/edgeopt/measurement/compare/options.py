@@ -27,9 +27,11 @@ MARGIN = 0.02
 class Contest:
     """Options of `compare` for every kind of workload."""
 
-    seconds: float = option(SECONDS, "How long all together are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    seconds: float = option(SECONDS, "How long the measurement of all takes.", group=MEASURED, syntax=Syntax.SECONDS)
     """How long to run, all together; five rounds run whatever it says."""
-    margin: float = option(MARGIN, "Speeds as near as this are equal.", group=MEASURED, syntax=Syntax.SHARE)
+    margin: float = option(
+        MARGIN, "Speeds that differ by no more than this count as equal.", group=MEASURED, syntax=Syntax.SHARE
+    )
     """Ratios within 1 / (1 + margin) to 1 + margin count as equal."""
     threads: int = threads_option(MODEL)
     seed: int = seed_option(MEASURED)
@@ -49,12 +51,12 @@ class CompareOptions(Contest):
     """Pictures; None: the first model's own, or synthetic ones."""
     eval: str | Path | None = option(
         None,
-        f"Compare the accuracy too, by labels: {LABEL_KINDS}.",
+        f"Labels that judge the accuracy: {LABEL_KINDS}.",
         group=MEASURED,
         metavar="LABELS",
         file_use=FileUse.READ,
     )
-    """Labels, to compare the accuracy too."""
+    """Labels that judge the accuracy."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
     """Whole shapes of inputs by name, for what models leave free; a bundle has its own."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.measurement.bench.stored import StoredResult, require_comparable
+from edgeopt.measurement.bench.stored import StoredResult, read_stored, require_comparable
+from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.sides import Quality, SideFacts, Tell
@@ -70,11 +72,21 @@ class StoredSides:
         """Do nothing: nothing is open."""
 
 
-def sides_of_results(results: Sequence[StoredResult]) -> StoredSides:
+def open_sides(sources: Sequence[str], options: Contest) -> StoredSides:
+    """Read earlier results, of any kind of workload.
+
+    Raises:
+        EdgeoptError: If one cannot be read, or they cannot be compared.
+    """
+    del options
+    return _sides_of([read_stored(Path(source)) for source in sources])
+
+
+def _sides_of(results: Sequence[StoredResult]) -> StoredSides:
     """Return earlier results as sides.
 
     Raises:
-        EdgeoptError: If machine, software or load differ, or one run is invalid; the keys are named.
+        EdgeoptError: If kind, machine, software or load differ, or one run is invalid; the keys are named.
     """
     first, *others = results
     notes = [_APART, *(note for other in others for note in require_comparable(first, other))]

@@ -10,7 +10,7 @@ from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.sides import SideFigure
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import format_bytes, format_score, plural
 
 Judged = tuple[Compared, str, Ratio]
 """What was compared, a part of its frame, and the ratio to the first."""
@@ -83,7 +83,7 @@ def _subjects(result: Comparison) -> Table:
     columns |= {f"{part} p50": time(part, "p50_ms") for part in result.parts}
     columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts if _has_tails(result, part)}
     columns |= {
-        metric: lambda row: f"{row.quality.value:.4f}" if row.quality else "",
+        metric: lambda row: format_score(row.quality.value) if row.quality else "",
         loss: lambda row: _loss(row, 0),
         interval: lambda row: _loss(row, 1),
         "agreement": lambda row: _share(row.quality.agreement) if row.quality else "",
@@ -197,4 +197,4 @@ def _to_decide(result: Comparison, ratio: Ratio) -> str:
         return ""
     if more is None:
         return "no run would: it sits on the margin" if result.null else "measure in turns"
-    return f"about {more:.0f} s more"
+    return f"about {max(more, 1):.0f} s more"

@@ -25,10 +25,12 @@ from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes, times_of
 from edgeopt.measurement.endpoint.symptoms import symptoms_of
 from edgeopt.measurement.generation.answer_budget import FRAME
+from edgeopt.measurement.generation.answers.series import samples_of_answers
 from edgeopt.measurement.generation.diagnosis import find_complaints
 from edgeopt.measurement.load.models import OpenLoad
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.measurement.samples import Samples
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import format_budget, plural
 
@@ -164,7 +166,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
             )
         asker.model = options.model or next(iter(names), "")
         notes = tuple(asker.learn())
-        tiny, alone = _alone(asker, options, limits, tell)
+        tiny, alone, samples = _alone(asker, options, limits, tell)
         notes += tuple(_told_of_lengths(alone, options.output_tokens))
         loaded = None if is_alone(load) else _under_load(asker, options, load, limits, tell)
         turns = _conversations(asker, options, limits, tell) if options.turns > 1 else ()
@@ -179,6 +181,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         alone=alone,
         load=str(load) if loaded else "",
         loaded=loaded,
+        samples=samples,
         turns=turns,
         limits_ms=dict(limits),
         output_tokens=options.output_tokens,
@@ -217,7 +220,7 @@ def _network(client: Client) -> tuple[float, float, list[str]]:
 
 def _alone(
     asker: _Asker, options: EndpointOptions, limits: Mapping[str, float], tell: Tell
-) -> tuple[EndpointTimes, tuple[EndpointTimes, ...]]:
+) -> tuple[EndpointTimes, tuple[EndpointTimes, ...], Samples]:
     """Ask one request at a time: the shortest prompt and all lengths in turns; the first round is not counted."""
     asked = {
         0: (1, _TINY_TOKENS),
@@ -249,7 +252,10 @@ def _alone(
                 f"no prompt of {plural(index, 'token')} is answered: {text}",
                 remedy="ask for shorter prompts or answers",
             )
-    return times[0], tuple(times[prompt_token] for prompt_token in options.prompt_tokens)
+    in_rounds = zip(*(rows[prompt_token] for prompt_token in options.prompt_tokens), strict=True)
+    whole = [exchange for row in in_rounds if all(other.is_whole for other in row) for exchange in row]
+    samples = samples_of_answers(whole, len(options.prompt_tokens), asker.model)
+    return times[0], tuple(times[prompt_token] for prompt_token in options.prompt_tokens), samples
 
 
 def _under_load(

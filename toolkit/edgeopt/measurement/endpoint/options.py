@@ -20,6 +20,7 @@ from edgeopt.system.declared.options import FileUse, Syntax, option
 
 SERVERS, MODEL = "Servers", "Model and device"
 """Headings of the help."""
+_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,27 +29,28 @@ class EndpointOptions:
 
     url: str = option(
         "",
-        "Measure a server as its client (OpenAI's interface, KServe's, edgeopt's own); MODEL is then one of its own.",
+        "Measure a server as its client sees it (OpenAI's, KServe's or edgeopt's interface); MODEL then names one "
+        "of its models.",
         "--endpoint",
         group=SERVERS,
         metavar="URL",
         names_source=True,
     )
     model: str = option(
-        "", "Of a server: the model that is asked.", group=SERVERS, metavar="NAME", shown="the first that it lists"
+        "", "The server's model that is asked.", group=SERVERS, metavar="NAME", shown="the first in its list"
     )
     """Empty: the first that it lists, of KServe's the only one."""
     encodings: tuple[str, ...] = option(
         (),
-        "Of a server of frames: how they are sent, compared in turns, such as json,binary or jpeg,png.",
+        "How frames are sent to the server, such as json,binary or jpeg,png; compared in turns.",
         group=SERVERS,
         syntax=Syntax.NAMES,
-        shown="all that it takes",
+        shown="all that the server takes",
     )
     """Names of the interface's encodings; empty: all."""
     turns: int = option(
         1,
-        "Of a language model's server: conversations of so many turns too, each with all before it.",
+        "Also hold conversations of this many turns with a language model.",
         group=SERVERS,
         syntax=Syntax.WHOLE,
         least=1,
@@ -56,7 +58,7 @@ class EndpointOptions:
         shown="none",
     )
     """Turns of each conversation; 1: none are held."""
-    source: str | Path | None = source_option(MODEL, "made up")
+    source: str | Path | None = source_option(MODEL, "servers made up")
     """Pictures or tensors for a server of frames."""
     recipe: str | None = recipe_option(MODEL)
     """How a picture becomes the tensor of a server that takes no files."""
@@ -68,7 +70,7 @@ class EndpointOptions:
         "closed", "How frames arrive: {}.", group="How frames arrive", help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
     )
     seconds: float = option(
-        10.0, "Measure at least so long.", group="How long", syntax=Syntax.SECONDS, shown="a server: 10s"
+        _SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"servers {_SECONDS:g}s"
     )
     """One request at a time, and again under the load."""
     seed: int = seed_option("How frames arrive", "arrivals, phases and orders")

@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from edgeopt.measurement.bench.finding import Finding
-from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
+from edgeopt.measurement.bench.result import RAW, BenchResult, JudgedLimit
 from edgeopt.measurement.endpoint.client import Exchange
 from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.resources.cost import TokenCost
+from edgeopt.measurement.samples import Samples
 
 MANY_PIECES = 8
 """Enough pieces: of fewer no one can tell whether they came one by one."""
@@ -83,6 +84,8 @@ class EndpointResult(BenchResult):
     limits_ms: Mapping[str, float]
     """Limits of a good answer, by `TTFT` and `TPOT`."""
     output_tokens: int
+    samples: Samples | None = None
+    """Whole answers, one at a time, to every length of prompts; None: they were not kept."""
     turns: tuple[EndpointTimes, ...] = ()
     """Turns of conversations, the first one first; those that no conversation reached are left out."""
     findings: tuple[Finding, ...] = ()
@@ -100,7 +103,17 @@ class EndpointResult(BenchResult):
 
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return self._fields_as_json()
+        samples = self.samples.to_json() if self.samples else None
+        return replace(self, samples=None)._fields_as_json() | {"source": self.source, "samples": samples}
+
+    @property
+    def source(self) -> str:
+        """Lengths of prompts and answers."""
+        return f"{', '.join(times.name for times in self.alone)}, answers of {self.output_tokens} tokens"
+
+    def raw_files(self) -> Mapping[str, Samples | str]:
+        """Return the answers that came one at a time."""
+        return {RAW: self.samples} if self.samples else {}
 
 
 def times_of(name: str, exchanges: Sequence[Exchange], seconds: float, limits_ms: Mapping[str, float]) -> EndpointTimes:

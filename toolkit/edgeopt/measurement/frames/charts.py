@@ -12,6 +12,7 @@ from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.sustained import RunWindow, Sustained
 from edgeopt.measurement.resources.energy import Energy
 from edgeopt.measurement.resources.memory import MemoryTrace
+from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.measurement.resources.profile import Profile
 from edgeopt.measurement.statistics.quantile import Quantile
 from edgeopt.report.document import KeyFigure
@@ -61,9 +62,7 @@ def key_figures(result: FrameBenchResult) -> tuple[KeyFigure, ...]:
     if isinstance(passes.energy, Energy):
         found.append(KeyFigure("Energy", f"{passes.energy.gross_j * 1e3:.3g} mJ", "an inference"))
     if passes.cost:
-        found.append(
-            KeyFigure("Cost", f"{passes.cost.per_thousand:.3g}", "per 1000 inferences, currency of the prices")
-        )
+        found.append(KeyFigure("Cost", f"{passes.cost.per_thousand:.3g}", f"per 1000 inferences, {CURRENCY}"))
     return tuple(found)
 
 

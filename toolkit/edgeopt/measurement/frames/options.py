@@ -7,66 +7,77 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from edgeopt.measurement.common_options import EXAMPLES, seed_option, shapes_option, source_option, threads_option
+from edgeopt.measurement.common_options import (
+    COLD_STARTS,
+    EXAMPLES,
+    MAX_MISS_RATIO,
+    SECONDS,
+    seed_option,
+    shapes_option,
+    source_option,
+    threads_option,
+)
 from edgeopt.measurement.resources.cpu_time import spin_entries
 from edgeopt.measurement.resources.prices import COST, Prices
 from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within
 
-SECONDS = 5.0
 PROBE_SECONDS = 30.0
-COLD_REPEATS = 10
 
-MODEL, LENGTH, BUDGET = "Model and device", "How long", "The budget, a gate"
-ARRIVALS, BESIDES = "How frames arrive", "Measured besides"
+MODEL, LENGTH, BUDGET = "Model and device", "How long", "The budget"
+ARRIVALS, BESIDES = "How frames arrive", "Also measured"
 """Headings of the help."""
 _OF_KINDS = ("target", "recipe", "out", "code")
 
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How long whole frames are measured, with what they are fed, and which budget they have."""
+    """Options of a measurement of whole frames: its length, its pictures and its budget."""
 
     source: str | Path | None = source_option(MODEL)
     """Pictures; None: the recipe's own, or synthetic ones."""
     seconds: Annotated[float, DURATION_S] | None = option(
         None,
-        "Measure at least so long.",
+        "Measure at least this long.",
         group=LENGTH,
         syntax=Syntax.SECONDS,
-        shown=f"{SECONDS:g}s; {PROBE_SECONDS:g}s a run of --find-capacity",
+        shown=f"{SECONDS:g}s; {PROBE_SECONDS:g}s for each run of --find-capacity",
     )
     """Least time to measure after warm-up; None: 5, and 30 for each run of the search for the capacity."""
     min_frames: Annotated[int, Within(1, 10**8)] = option(
-        400, "Measure at least so many frames.", "--frames", group=LENGTH, syntax=Syntax.WHOLE, least=1
+        400, "Measure at least this many frames.", "--frames", group=LENGTH, syntax=Syntax.WHOLE, least=1
     )
     """Least frames to measure after warm-up."""
     minutes: Annotated[float, Within(0, DURATION_S.most / 60, above=True)] | None = option(
         None,
-        "Measure so long instead, and show the curve of times.",
+        "Measure this many minutes instead, and show how the times change.",
         group=LENGTH,
         syntax=Syntax.NUMBER,
         least=0,
         above=True,
         metavar="MINUTES",
     )
-    """Measure so long instead, for the curve over time."""
+    """Measure this many minutes instead, and show how the times change."""
     budget_ms: Annotated[float, DURATION_MS] | None = option(
         None,
-        "Time a frame may take, such as 33ms: a gate.",
+        "Time that a frame may take, such as 33ms; exit code 2 if it is missed.",
         "--budget",
         group=BUDGET,
         syntax=Syntax.FRAME_BUDGET,
-        shown="the target's, no gate",
+        shown="the target's, without an effect on the exit code",
     )
-    """What a frame may take; None: the target's, and no gate."""
+    """Time that a frame may take; None: the target's, which does not change the exit code."""
     max_miss_ratio: Annotated[float, Within(0, 1)] = option(
-        0.01, "Share of the frames that may miss the budget.", "--max-miss", group=BUDGET, syntax=Syntax.SHARE
+        MAX_MISS_RATIO,
+        "Share of the frames that may miss the budget.",
+        "--max-miss",
+        group=BUDGET,
+        syntax=Syntax.SHARE,
     )
     """Share of the frames that may miss the budget."""
     threads: Annotated[int, THREADS] = threads_option(MODEL, f"{DEFAULT_THREADS}, shared by the sessions")
-    """0: the target's, or the fast cores, shared by the workers."""
+    """Threads of the engine; 0: the target's, or the fast cores, shared by the workers."""
 
     @property
     def measure_s(self) -> float:
@@ -74,49 +85,51 @@ class MeasureOptions:
         return self.minutes * 60 if self.minutes else self.seconds or SECONDS
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, without those that a kind adds: target, recipe, folders."""
+        """Return the options as plain values, without target, recipe and folders."""
         values = {name: value for name, value in asdict(self).items() if name not in _OF_KINDS}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
 class BenchOptions(MeasureOptions, Prices):
-    """Wishes, in the words of the command line."""
+    """Options of `edgeopt bench` for a model that answers frames."""
 
     load: str = option(
         "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
     )
-    """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
+    """How frames arrive, such as `closed:4` or `fps:30`; a rate is that of each stream."""
     streams: Annotated[int, Within(1, 1000)] = option(
-        1, "Cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
+        1, "Number of cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
     )
     """Cameras, each at the rate of `load`."""
     phases: str = option(
         "uniform",
-        "How far apart cameras begin.",
+        "When the cameras begin: evenly spread, or at random.",
         group=ARRIVALS,
         syntax=Syntax.CHOICE,
         choices=("uniform", "random"),
     )
-    """`uniform` or `random`."""
+    """When the cameras begin: `uniform` (evenly spread) or `random`."""
     queue: str = option("fifo", "Which frames wait: fifo, bounded:K or latest.", group=ARRIVALS)
-    """`fifo`, `bounded:8` or `latest`."""
-    workers: int = option(1, "Sessions that serve the frames.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1)
-    """Sessions that serve an open load."""
+    """Which frames wait: `fifo`, `bounded:8` or `latest`."""
+    workers: int = option(
+        1, "Sessions that answer frames at the same time.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
+    )
+    """Sessions that answer frames at the same time."""
     jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = option(
         0.0,
-        "Standard deviation of the times at which a camera takes pictures.",
+        "Standard deviation of the times at which a camera takes its pictures.",
         "--jitter",
         group=ARRIVALS,
         syntax=Syntax.MILLISECONDS,
         shown="none",
     )
-    """Standard deviation of a fixed rate's capture times."""
+    """Standard deviation of the times at which a camera takes its pictures."""
     seed: Annotated[int, SEEDS] = seed_option(ARRIVALS, "arrivals, phases and orders")
     """Decides arrivals, phases and orders."""
     spin: bool | None = option(
         None,
-        "Whether idle threads of ONNX Runtime spin.",
+        "Whether idle threads of ONNX Runtime spin (wait busily).",
         group=BESIDES,
         syntax=Syntax.SWITCH,
         shown="as the target says",
@@ -124,55 +137,56 @@ class BenchOptions(MeasureOptions, Prices):
     """Whether idle threads of ONNX Runtime spin; None: as the target says."""
     rounds: Annotated[int, Within(0, 1000)] = option(
         0,
-        "Fresh processes that run beside, for the p99 over processes.",
+        "Also run this many fresh processes, for the p99 over processes.",
         group=BESIDES,
         syntax=Syntax.WHOLE,
         least=2,
         shown="none",
     )
-    """Fresh processes for the headline quantiles; 0: none."""
+    """Fresh processes that are also measured, for the p99 over processes; 0: none."""
     find_capacity: bool = option(
         False,
         "Search for the highest rate that keeps the budget.",
         group=BUDGET,
         syntax=Syntax.FLAG,
     )
-    """Whether the highest rate that keeps the budget is searched."""
+    """Whether to search for the highest rate that keeps the budget."""
     batches: tuple[Annotated[int, Within(1, 4096)], ...] = option(
         (), "Also measure these batch sizes, such as 1,2,4,8.", "--batch", group=BESIDES, syntax=Syntax.COUNTS
     )
     """Batch sizes to measure too."""
     beside: str | None = option(
         None,
-        "Also run another model here: side by side, then in turns.",
+        "Also run model B on this machine: both at the same time, then in turns.",
         group=BESIDES,
         metavar="B[@15fps]",
         file_use=FileUse.READ,
     )
-    """Another model on the same cores, such as `other.onnx@15fps`; without a rate one frame after the other."""
+    """Another model on the same cores, such as `other.onnx@15fps`; without a rate it computes one frame after the
+    other."""
     cold: bool = option(
         False,
-        "Also time starts of fresh processes, with a warm and a cold page cache.",
+        "Also time the start of fresh processes, with a warm and with a cold page cache.",
         group=BESIDES,
         syntax=Syntax.FLAG,
     )
-    """Whether starts of fresh processes are timed, with a warm and a cold page cache."""
+    """Whether the start of fresh processes is timed, with a warm and with a cold page cache."""
     repeats: Annotated[int, Within(1, 1000)] | None = option(
         None,
-        "Starts of each kind for --cold.",
+        "With --cold: starts with each state of the cache.",
         group=BESIDES,
         syntax=Syntax.WHOLE,
         least=1,
-        shown=str(COLD_REPEATS),
+        shown=str(COLD_STARTS),
     )
-    """Starts of each way of a cold start; None: `COLD_REPEATS`."""
+    """Starts with each state of the page cache for `cold`; None: `COLD_STARTS`."""
     profile: bool = option(
         False,
-        "Also show which operators take the time, in a run of its own.",
+        "Also show which operators take the time, measured in a separate run.",
         group=BESIDES,
         syntax=Syntax.FLAG,
     )
-    """Whether a run of its own says which operators take the time."""
+    """Whether a separate run measures which operators take the time."""
     trace: Path | None = option(
         None,
         "Write a timeline, for Perfetto or chrome://tracing.",
@@ -183,17 +197,17 @@ class BenchOptions(MeasureOptions, Prices):
     """File for a timeline, for Perfetto or chrome://tracing; None: none is written."""
     energy: bool = option(
         False,
-        "Also read the machine's power meters; takes 30s or more.",
+        "Also read the machine's power meters, which takes 30s or more.",
         group=COST,
         syntax=Syntax.FLAG,
     )
     """Whether the machine's power meters are read."""
     shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
-    """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
+    """Whole shapes of inputs by name, for inputs whose shape the model leaves free; a bundle has its own."""
 
     @property
     def entries(self) -> dict[str, str]:
-        """Session entries that the wishes stand for."""
+        """Entries of ONNX Runtime's session that these options set."""
         return {} if self.spin is None else spin_entries(on=self.spin)
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.measurement.common_options import COLD_STARTS
 from edgeopt.measurement.frames.attribution import Attribution, check_attribution
 from edgeopt.measurement.frames.neighbour import Neighbour, measure_beside
 from edgeopt.measurement.frames.opening import OpeningParts, measure_opening
-from edgeopt.measurement.frames.options import COLD_REPEATS, PROBE_SECONDS
+from edgeopt.measurement.frames.options import PROBE_SECONDS
 from edgeopt.measurement.frames.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.frames.setup import Setup
 from edgeopt.measurement.fresh_process.cold_start import ColdStart
@@ -201,7 +202,7 @@ def _start_cold(setup: Setup, tell: Tell | None) -> ColdStart:
         return run_cold_start(
             setup.subject.path,
             setup.subject.opening,
-            repeats=setup.options.repeats or COLD_REPEATS,
+            repeats=setup.options.repeats or COLD_STARTS,
             inputs=path,
             tell=(lambda done, of: tell("fresh processes", done, of)) if tell else None,
         )

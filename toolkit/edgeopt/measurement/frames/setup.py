@@ -95,7 +95,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         plan=plan,
         subject=subject,
         pictures=pictures,
-        readers=readers_of(pictures),
+        readers=readers_of(pictures.decoded_by(subject.task.decoding)),
         pipelines=(subject.pipeline, *(subject.open_again() for _ in range(plan.workers - 1))),
         notes=(*subject.notes, *notes),
         neighbour=neighbour,

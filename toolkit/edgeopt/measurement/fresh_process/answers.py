@@ -17,9 +17,12 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.fresh_process.start import run_child
-from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns, Prompt, Writes, logs_between, measure_in_turns
+from edgeopt.measurement.generation.sides.at_once import for_clients
+from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns, Prompt, logs_between, measure_in_turns
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.processes.time_limit import require_time, time_left_s
@@ -38,6 +41,7 @@ def answer_fresh(
     rounds: int,
     number: int,
     entries: Mapping[str, str],
+    clients: int = 1,
 ) -> tuple[FormTurns, FormTurns]:
     """Return the times of the original and of another form, in turns in one fresh process.
 
@@ -50,6 +54,7 @@ def answer_fresh(
         rounds: How many.
         number: Of the process: every other one opens the form first.
         entries: Of both sessions.
+        clients: Answers at once; of several the models are language models.
 
     Raises:
         EdgeoptError: If the process fails.
@@ -57,7 +62,7 @@ def answer_fresh(
     """
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
         files = [str(pinned(original)), str(pinned(other))]
-        request = files, list(prompts), asked, threads, rounds, number, dict(entries)
+        request = files, list(prompts), asked, threads, rounds, number, dict(entries), clients
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps(request))
         longest_s = min(_LONGEST_S, max(time_left_s(), 0.0))
         try:
@@ -81,15 +86,16 @@ def ratios_over(processes: Sequence[tuple[FormTurns, FormTurns]]) -> Mapping[str
 def main() -> int:
     """Do what the request in the folder says; return the exit code."""
     folder = Path(sys.argv[1])
-    files, prompts, asked, threads, rounds, number, entries = pickle.loads((folder / _REQUEST).read_bytes())
+    files, prompts, asked, threads, rounds, number, entries, clients = pickle.loads((folder / _REQUEST).read_bytes())
     with ExitStack() as stack:
-        models = dict[str, Writes]()
+        models = dict[str, LanguageModel | EncoderDecoder]()
         for i in ((1, 0), (0, 1))[number % 2]:
             opened = open_writer(Path(files[i]), threads, entries)
             stack.callback(opened.close)
             models[str(i)] = opened
+        sides = stack.enter_context(for_clients(models, clients))
         turns = measure_in_turns(
-            models, dict.fromkeys(models, prompts), asked, 0.0, least=rounds, most=rounds, first=number
+            sides, dict.fromkeys(sides, prompts), asked, 0.0, least=rounds, most=rounds, first=number
         )
     (folder / _ANSWER).write_bytes(pickle.dumps((turns["0"].times_ns, turns["1"].times_ns)))
     sys.stdout.write("{}\n")

@@ -37,7 +37,10 @@ def parse_answer_budget(text: str) -> AnswerBudget:
     """
     if ":" not in text:
         parse_duration_s(text, unit="ms")
-        raise EdgeoptError("a time alone is that of a frame", remedy="of a language model write ttft:200ms,tpot:20ms")
+        raise EdgeoptError(
+            "a budget of one time is for frames, and a language model answers token by token",
+            remedy="limit the first token and each next one: --budget ttft:200ms,tpot:20ms",
+        )
     limits = dict[str, float]()
     for word in text.split(","):
         name, _, duration = word.partition(":")

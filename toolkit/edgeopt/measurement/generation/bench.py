@@ -28,8 +28,8 @@ from edgeopt.measurement.generation.writer_block import Hears, OpenFacts, Writer
 from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS
 from edgeopt.recipes.texts.seen_prompt import PromptPicture, SeenPrompt
-from edgeopt.runtime.decoding.batching.shared_model import MOST_SLOTS
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.image_reader import frame_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgeopt.measurement.bench.finding import Finding, apply_rules
 
-# All are judgement, none was fitted; docs/serving.md has them with their reasons.
+# All are judgement, none was fitted; docs/serving-measured.md has them with their reasons.
 _NOTICED_MS = 100.0
 """What follows sooner seems to follow at once (Nielsen 1993)."""
 _TINY_MS = 150.0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeopt.measurement.common_options import (
+    COLD_STARTS,
+    SECONDS,
     answer_tokens_option,
     output_tokens_option,
     prompt_lengths_option,
@@ -15,7 +18,9 @@ from edgeopt.measurement.common_options import (
 )
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.recipes.texts.answer_defaults import SLOTS
 from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 MAX_MISS = 0.05
 """Share of the answers that may be over a limit, where nobody says: an answer takes longer than a frame, so that one in
@@ -23,9 +28,13 @@ a hundred would take minutes to prove."""
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
 """Lengths of prompts and answers where nobody says."""
-COLD_STARTS = 10
 LANGUAGE = "Language models"
 """Heading of the help."""
+
+
+def context_option(words: str = "Most tokens of prompt and answer together; memory is reserved for them.") -> Any:
+    """Return `context`; 0: all that the model has."""
+    return option(0, words, group=LANGUAGE, syntax=Syntax.WHOLE, least=2, shown="the model's")
 
 
 @dataclass(frozen=True)
@@ -34,59 +43,65 @@ class GenerationOptions:
 
     prompt_tokens: tuple[int, ...] = prompt_lengths_option(PROMPT_TOKENS)
     output_tokens: int = answer_tokens_option(OUTPUT_TOKENS)
-    seconds: float = option(5.0, "Measure at least so long.", group="How long", syntax=Syntax.SECONDS, shown="5s")
+    seconds: float = option(
+        SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"{SECONDS:g}s"
+    )
     """At least so long, and at least six answers of each length."""
-    threads: int = threads_option("Model and device")
+    threads: int = threads_option("Model and device", f"{DEFAULT_THREADS}, shared by the sessions")
     seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
     budget: AnswerBudget | None = option(
         None,
-        "Of a language model ttft:200ms,tpot:20ms.",
-        group="The budget, a gate",
+        "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
+        group="The budget",
         syntax=Syntax.ANSWER_BUDGET,
-        shown="no gate",
+        shown="none for a language model",
     )
     """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
     max_miss_ratio: float = option(
         MAX_MISS,
-        "Share of the answers that may miss it.",
+        "For a language model: share of the answers.",
         "--max-miss",
-        group="The budget, a gate",
+        group="The budget",
         syntax=Syntax.SHARE,
-        shown=f"of answers {MAX_MISS:.0%}",
+        shown=f"answers of a language model {MAX_MISS:.0%}",
     )
     price_per_s: float | None = None
     """Price a second of this machine."""
     load: str = option(
         "",
-        "Of a language model: answers under this load too.",
+        "For a language model: also measure answers under this load.",
         group="How frames arrive",
-        shown="none",
+        shown="language models none",
         file_use=FileUse.READ_WITHIN,
     )
     """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
     slots: tuple[int, ...] = option(
         (),
-        "Of a language model under --load: texts written at once; 1,2,4,8 shows what more give and cost.",
+        "With --load: answers that are written at once; 1,2,4,8 compares several numbers.",
         group=LANGUAGE,
         syntax=Syntax.COUNTS,
-        shown="4",
+        shown=f"{SLOTS}",
     )
-    """Texts that are written at once under the load; several numbers are measured one after the other. Empty: 4."""
+    """Texts that are written at once under the load; several numbers are measured in turn. Empty: `SLOTS`."""
 
     cold: bool = option(
         False,
-        "Also time starts of fresh processes, with a warm and a cold page cache.",
-        group="Measured besides",
+        "Also time the start of fresh processes, with a warm and with a cold page cache.",
+        group="Also measured",
         syntax=Syntax.FLAG,
     )
     """Also time starts of fresh processes, with a warm and a cold page cache."""
     repeats: int = option(
-        COLD_STARTS, "Starts of each kind for --cold.", group="Measured besides", syntax=Syntax.WHOLE, least=1
+        COLD_STARTS,
+        "With --cold: starts with each state of the cache.",
+        group="Also measured",
+        syntax=Syntax.WHOLE,
+        least=1,
     )
     """Repeats of each kind."""
     guesses: int | None = option(
         None,
-        "Of a language model: tokens guessed a run; auto: as many as are predicted to pay.",
+        "Tokens that are guessed ahead in each run (speculative decoding); auto: as many as are predicted to pay.",
         group=LANGUAGE,
         syntax=Syntax.GUESSES,
         shown="the recipe's",
@@ -94,7 +109,7 @@ class GenerationOptions:
     """A round; `AUTO`: as many as are predicted to pay. None: as the recipe says, and nothing is predicted."""
     draft: str | Path | None = option(
         None,
-        "A smaller model that makes the guesses; none: the text so far does.",
+        "A smaller model that makes the guesses; none: guess from the text so far.",
         group=LANGUAGE,
         metavar="MODEL",
         file_use=FileUse.READ,
@@ -102,19 +117,12 @@ class GenerationOptions:
     )
     """A smaller model that guesses; None: the recipe's."""
     uses_draft: bool = True
-    context: int = option(
-        0,
-        "Of a language model: tokens of prompt and answer, for which memory is reserved.",
-        group=LANGUAGE,
-        syntax=Syntax.WHOLE,
-        least=2,
-        shown="the model's",
-    )
+    context: int = context_option()
     """Tokens of prompt and answer for which memory is reserved; 0: all that the model has."""
 
     image: tuple[Path, ...] = option(
         (),
-        "Of a language model that sees: a picture before each prompt; repeatable.",
+        "A picture before each prompt, for a model that sees; repeatable.",
         group=LANGUAGE,
         syntax=Syntax.FILE,
         metavar="PICTURE",
@@ -136,8 +144,8 @@ class SideOptions(Contest):
     output_tokens: int = output_tokens_option(OUTPUT_TOKENS)
     eval: str = option(
         "",
-        "Of a language model: a text that judges; of an encoder with a decoder a folder of .wav files, or a file with "
-        "a text in each line.",
+        "For a language model: a text, whose perplexity is compared; for an encoder with a decoder: a folder of .wav "
+        "files, or a file with a text in each line.",
         group="What is measured",
         metavar="LABELS",
         file_use=FileUse.READ,
@@ -146,8 +154,8 @@ class SideOptions(Contest):
     """File that judges; empty: that of the first recipe that names one."""
     rivals: tuple[str, ...] = option(
         (),
-        "Other engines beside a language model, each in a process of its own: {}. NAME:FORM keeps the weights so, such "
-        "as llama.cpp:q4_k_m.",
+        "Also compare with other engines, each in a process of its own: {}. NAME:FORM chooses the form of the weights, "
+        "such as llama.cpp:q4_k_m.",
         group=LANGUAGE,
         syntax=Syntax.NAMES,
         metavar="NAME,NAME",
@@ -157,7 +165,7 @@ class SideOptions(Contest):
     """Names, each with a form where it is not to be that of the first model: `llama.cpp:q4_k_m`."""
     rival_models: tuple[str, ...] = option(
         (),
-        "A rival's own file or folder, or the model in float that its file is made of; repeatable.",
+        "File or folder that such an engine runs, or the model in float from which it is made; repeatable.",
         "--rival-model",
         group=LANGUAGE,
         metavar="NAME=FILE",

@@ -16,6 +16,8 @@ from edgeopt.system.processes.time_limit import require_time
 
 WINDOW_TOKENS = 256
 MOST_WINDOWS = 48
+_LEAST_LONG = 8
+"""Windows that are longer than that: each tells more, and fewer than 6 give their mean no interval."""
 
 
 class Predicts(Protocol):
@@ -105,11 +107,15 @@ class Rise:
         return math.ceil(windows * ((self.high - self.value) / (allowed - self.value)) ** 2)
 
 
-def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:
-    """Return up to 48 windows of 256 tokens, or of the context where that is shorter, evenly spread over a text."""
-    length = min(WINDOW_TOKENS, context, len(tokens))
+def windows_of(tokens: Sequence[int], context: int, length: int = WINDOW_TOKENS) -> list[list[int]]:
+    """Return up to 48 windows of some tokens, or of the context where that is shorter, evenly spread over a text.
+
+    Longer windows are fewer: all have no more tokens together than 48 of 256, but they are 8 at least.
+    """
+    length = min(length, context, len(tokens))
     starts = range(0, len(tokens) - length + 1, max(length, 1))
-    kept = np.linspace(0, len(starts) - 1, min(MOST_WINDOWS, len(starts))).round().astype(int)
+    most = MOST_WINDOWS if length <= WINDOW_TOKENS else max(MOST_WINDOWS * WINDOW_TOKENS // length, _LEAST_LONG)
+    kept = np.linspace(0, len(starts) - 1, min(most, len(starts))).round().astype(int)
     return [list(tokens[starts[i] : starts[i] + length]) for i in kept]
 
 
@@ -134,11 +140,16 @@ def score_rows(logits: NDArray[np.float32], tokens: Sequence[int]) -> TextScore:
         logits: (rows, vocabulary), the first ones behind which the tokens stand; a last row may predict nothing.
         tokens: That come behind the first rows.
     """
+    nats, likeliest = losses_of(logits, tokens)
+    return TextScore((float(nats.mean()),), (likeliest,), (nats,))
+
+
+def losses_of(logits: NDArray[np.float32], tokens: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the loss of each token, and the likeliest behind each row."""
     rows = logits.astype(np.float64)
     rows -= rows.max(axis=-1, keepdims=True)
     shares = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))
-    nats = -shares[np.arange(len(tokens)), list(tokens)]
-    return TextScore((float(nats.mean()),), (rows.argmax(axis=-1),), (nats,))
+    return -shares[np.arange(len(tokens)), np.asarray(tokens, np.int64)], rows.argmax(axis=-1)
 
 
 def rise_between(original: TextScore, other: TextScore) -> Rise:

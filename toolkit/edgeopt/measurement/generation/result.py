@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from edgeopt.measurement.bench.finding import Finding
-from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
+from edgeopt.measurement.bench.result import RAW, BenchResult, JudgedLimit
 from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.guesses import GuessForecast
 from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
+from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.system.text import plural
 
@@ -83,6 +85,8 @@ class GenerationResult(BenchResult):
     """Price a second of the machine, in the currency of the prices."""
     cold: ColdStart | None = None
     """Starts of fresh processes up to the second token of a prompt of the first length."""
+    samples: Samples | None = None
+    """Answers, one at a time; None: they were not kept."""
     findings: tuple[Finding, ...] = ()
     """Complaints that are recognised from the figures."""
 
@@ -136,7 +140,19 @@ class GenerationResult(BenchResult):
             JudgedLimit(name, verdict.verdict, "; ".join(map(str, verdict.limits))) for name, verdict in self.decisive
         )
 
+    @property
+    def source(self) -> str:
+        """Lengths of prompts and answers."""
+        prompts = ", ".join(length.name for length in self.lengths)
+        return f"prompts of {prompts}, answers of {self.lengths[0].output_tokens:g} tokens" if self.lengths else ""
+
+    def raw_files(self) -> Mapping[str, Samples | str]:
+        """Return the answers that came one at a time."""
+        return {RAW: self.samples} if self.samples else {}
+
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
+        samples = self.samples.to_json() if self.samples else None
+        more = {"cpu": self.cpu, "source": self.source, "samples": samples}
         cold = {"cold": self.cold.to_json()} if self.cold else {}
-        return replace(self, cold=None)._fields_as_json() | {"cpu": self.cpu} | cold
+        return replace(self, cold=None, samples=None)._fields_as_json() | more | cold

@@ -120,6 +120,7 @@ class WriterBlock(ABC):
             forecast=forecast,
             price_per_s=options.price_per_s,
             cold=self.start_cold(options, timed.series, hears) if options.cold else None,
+            samples=observed.samples,
             seconds=monotonic() - self.began_s,
         )
         return replace(result, findings=find_complaints(symptoms_of(result)))

@@ -236,6 +236,7 @@ class _InTurns(FrameTask):
 
     def __init__(self, task: FrameTask, lane: Lane, name: str) -> None:
         self._task, self._lane, self._name = task, lane, name
+        self.decoding = task.decoding
         self._ticket: Ticket | None = None
 
     @property

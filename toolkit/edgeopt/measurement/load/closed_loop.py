@@ -21,6 +21,7 @@ from edgeopt.measurement.clock import Clock, cost_of_reading_ns
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.trend import find_warmup
+from edgeopt.recipes.inputs.timed import decoded_by
 from edgeopt.runtime.pool import Pool
 from edgeopt.system.device_clock import device_clock
 from edgeopt.tasks import FrameTask
@@ -76,7 +77,7 @@ class MarkedFrames:
     def __init__(self, frames: Pictures, task: FrameTask, session: Session, clock: Clock) -> None:
         if not len(frames):
             raise ValueError("there is no frame to run")
-        self._frames: Sequence[Any] = frames
+        self._frames: Sequence[Any] = decoded_by(frames, task.decoding)
         self._loads = callable(frames[0])
         self._task, self._session, self._clock = task, session, clock
         self._pool = Pool(session, lambda: task, _feed, most=1, clock=clock)

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
@@ -153,7 +154,7 @@ def summarize_load(
     streams: int = 1,
     workers: int = 1,
     budget_ms: float,
-    max_miss_ratio: float = 0.01,
+    max_miss_ratio: float = MAX_MISS_RATIO,
 ) -> LoadResult:
     """Derive the figures of a run under load.
 

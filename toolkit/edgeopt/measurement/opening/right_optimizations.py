@@ -32,6 +32,7 @@ from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.machine.memory import SMALLER_SAMPLES, free_bytes
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.processes.time_limit import OutOfTime
 from edgeopt.system.text import format_bytes
 
 _TOLERANCE = 1e-3
@@ -193,7 +194,10 @@ class _Search:
         share = _error(_drift(self._right, answers))
         engine = f"{title_of(target.executor)} {package_versions().get(target.executor, '')}".strip()
         sample = self._samples[0]
-        node = first_difference_of_engine(self._model, sample, target.executor, options, self._tolerance)
+        try:
+            node = first_difference_of_engine(self._model, sample, target.executor, options, self._tolerance)
+        except OutOfTime:  # that it errs is known, which is what decides
+            node = ""
         where = f", first at {node}" if node else ""
         return f"{engine} changes what {self._model.name} answers, by {share:.0%}{where}"
 

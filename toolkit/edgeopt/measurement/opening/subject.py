@@ -17,11 +17,10 @@ from edgeopt.measurement.common_options import DEFAULT_TARGET
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.measurement.turns.fed_back import feed_back
-from edgeopt.recipes.binding import ARRAYS_RECIPE
+from edgeopt.recipes.binding import ARRAYS_RECIPE, notes_of_guesses
 from edgeopt.recipes.inputs.feeding import fed, synthetic
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.inputs.input_shapes import Shapes
-from edgeopt.recipes.outputs.told_outputs import notes_of_guesses
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import is_bundle, parse_bundle
@@ -167,10 +166,7 @@ def open_subject(
     session = opening.open(loaded.source)
     _require_real_time(session, device.name)
     task = make_task(choice.recipe, loaded.inputs, loaded.outputs, evaluating=False)
-    notes = choice.notes
-    if reason := device.why_not_here():
-        hint = f"these times are {machine_in_words()}'s"
-        notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", hint),)
+    notes = (*choice.notes, *_not_the_target(device))
     return Subject(
         name=loaded.name,
         recipe=choice.recipe,
@@ -185,6 +181,13 @@ def open_subject(
         outputs=loaded.outputs,
         opset=loaded.opset,
     )
+
+
+def _not_the_target(target: Target) -> tuple[Note, ...]:
+    """Return whose times are measured where this machine is another than the target."""
+    reason = target.why_not_here()
+    whose = f"these times are {machine_in_words()}'s"
+    return (Note(NoteKind.WARNING, f"this is not the target: {reason}", whose),) if reason else ()
 
 
 def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> None:
@@ -223,6 +226,7 @@ def _open_bundle(
     if recipe == ARRAYS_RECIPE:
         choice = choose_recipe(recipe, None, session.inputs, session.outputs, {}, shapes)
         read_as, notes = choice.recipe, (*runtime.notes, *choice.notes)
+    notes = (*notes, *_not_the_target(bundle.target))
     return Subject(
         name=model,
         recipe=read_as,

@@ -64,15 +64,11 @@ def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) ->
     # calls that go one by one to another machine tell nothing of frames that follow each other there
     if asked or target.threads or target.why_not_here() or current_place() is not None:
         return ThreadUse(engine_threads(0))
-    require_engine(target, 1)
-    fast = usual_threads()
-    uses = uses_to_try(fast, physical_cores(), may_hold=may_hold(target) and bool(held_processors(FAST, fast)))
+    executor, fast = require_engine(target, 1), usual_threads()
+    # a target that names no cores leaves it to a measurement to hold its engine to some
+    may_hold = not target.cores and target.device == "cpu" and executor.holds_cores
+    uses = uses_to_try(fast, physical_cores(), may_hold=may_hold and bool(held_processors(FAST, fast)))
     return choose_threads(model, target, fixed_shapes(recipe, model.inputs), uses)
-
-
-def may_hold(target: Target) -> bool:
-    """Return whether the target leaves it to a measurement to hold its engine to some cores of the processor."""
-    return not target.cores and target.device == "cpu" and load_executor(target.executor).holds_cores
 
 
 def uses_to_try(fast: int, cores: int, *, may_hold: bool = False) -> list[ThreadUse]:

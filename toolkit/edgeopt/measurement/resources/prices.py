@@ -27,7 +27,7 @@ class Prices:
 
     device_price: Annotated[float, PRICE] | None = option(
         None,
-        "For the cost of an answer: price of the device, in any currency.",
+        "Price of the device, in any currency: the cost of an answer is shown.",
         group=COST,
         syntax=Syntax.NUMBER,
         least=0,
@@ -36,7 +36,7 @@ class Prices:
     """Price of the device, in any currency, for the cost of an answer."""
     life_years: Annotated[float, PRICE] | None = option(
         None,
-        "How long the device works.",
+        "Years that the device works.",
         group=COST,
         syntax=Syntax.NUMBER,
         least=0,
@@ -45,15 +45,26 @@ class Prices:
     )
     """How long the device works; None: `LIFE_YEARS`."""
     watts: Annotated[float, PRICE] | None = option(
-        None, "Its power.", group=COST, syntax=Syntax.NUMBER, least=0, above=True, shown="as measured by --energy"
+        None,
+        "Power of the device in watts.",
+        group=COST,
+        syntax=Syntax.NUMBER,
+        least=0,
+        above=True,
+        shown="as measured by --energy",
     )
     """Power of the device; None: as measured."""
     kwh_price: Annotated[float, PRICE] | None = option(
-        None, "Price of a kWh.", group=COST, syntax=Syntax.NUMBER, least=0, above=True
+        None, "Price of a kWh of electricity.", group=COST, syntax=Syntax.NUMBER, least=0, above=True
     )
-    """Price of a kWh."""
+    """Price of a kWh of electricity."""
     cloud_price: Annotated[float, PRICE] | None = option(
-        None, "Price of a rented hour, in place of a device.", group=COST, syntax=Syntax.NUMBER, least=0, above=True
+        None,
+        "Price of an hour of a rented machine, in place of --device-price.",
+        group=COST,
+        syntax=Syntax.NUMBER,
+        least=0,
+        above=True,
     )
     """Price of one hour of a rented machine."""
 

@@ -133,8 +133,8 @@ class Trust:
 
 _WARNINGS = {
     TrustLevel.TRUSTED: "",
-    TrustLevel.NOISY: "believe no close figure",
-    TrustLevel.INVALID: "believe no figure",
+    TrustLevel.NOISY: "do not trust small differences",
+    TrustLevel.INVALID: "do not trust these figures",
 }
 
 

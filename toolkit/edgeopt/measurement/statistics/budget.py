@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_OF, EdgeoptError
+from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.statistics.dependence import effective_count, longest_run
 from edgeopt.measurement.statistics.distributions import binomial_cdf, lower_bound, upper_bound
 from edgeopt.system.text import format_budget
@@ -105,7 +106,7 @@ def require_provable(max_miss_ratio: float, what: str) -> None:
 def judge_budget(
     frame_ns: NDArray[np.int64],
     budget_ms: float,
-    max_miss_ratio: float = 0.01,
+    max_miss_ratio: float = MAX_MISS_RATIO,
     *,
     lost: NDArray[np.bool_] | None = None,
     confidence: float = 0.95,

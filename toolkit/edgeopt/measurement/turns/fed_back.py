@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgeopt.executors import Placement, Session, Stage, Staged
@@ -44,6 +44,11 @@ class _FedBack(Staged):
     def stages(self) -> tuple[Stage, ...]:
         """Those of the session."""
         return self._parts
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The clock of the session."""
+        return self._session.clock
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run once; the states that are given count in the first run only."""

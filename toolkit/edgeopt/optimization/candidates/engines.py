@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.measurement.opening.right_optimizations import Correction
+from edgeopt.optimization.report.result import NOT_THE_TARGET
 from edgeopt.runtime.devices.availability import (
     how_to_get,
     is_by_rule,
     is_compiled,
+    load_executor,
     require_engine,
     why_absent,
     why_unavailable,
 )
 from edgeopt.steps._context import Engine
+from edgeopt.steps.quantize.inspection.engine_fusion import fused_as_there
 from edgeopt.system.declared.optional import NOT_INSTALLED
 from edgeopt.system.declared.target import Target, TargetElsewhere, find_target
 from edgeopt.system.machine.threads import engine_threads
@@ -56,15 +59,17 @@ def open_engines(
         threads: Of a session.
         cache_folder: Where an engine that compiles keeps the result.
         correction: How ONNX Runtime must be held back for the model, wherever it runs it.
-        fault_of: Tells how the engine of another target errs on the model; such a one is not tried.
+        fault_of: Tells how the engine of another target errs on the model; such a one is not tried. Of a heavy
+            engine it is asked when its turn comes.
         cores: That the engines are held to, where they can be; empty: as the profiles say.
 
     Raises:
         UnavailableError: If the target's own engine is not here.
     """
     others, notes = list[Engine](), list[Note]()
+    untimed = _why_untimed(target)
     if is_by_rule(target):
-        own = stand_in(correction.applied_to(on_processor(target)))
+        own, untimed = stand_in(correction.applied_to(on_processor(target))), untimed or "no device"
         reason = why_unavailable(target)
         problem = f"not compiled: {reason}" if reason else f"run on this machine's processor: {why_absent(target)}"
         notes = [Note(NoteKind.WARNING, problem, how_to_get(target) if reason else "run edgeopt on the device itself")]
@@ -72,11 +77,12 @@ def open_engines(
         host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
         own = stand_in(correction.applied_to(host))
         others = [open_engine(target, 1)]
+        untimed = "" if others[0].executor.has_device(target.providers) else "no device"
     else:
-        own = _without_saturation(open_engine(target, threads, cores))
+        own = as_there(open_engine(target, threads, cores))
         others, notes = _alternatives(target, threads, cores, correction, fault_of)
     own = replace(own, cache_folder=cache_folder)
-    return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
+    return Engines(own, tuple(others), tuple(notes), untimed)
 
 
 def stand_in(host: Target) -> Engine:
@@ -84,10 +90,19 @@ def stand_in(host: Target) -> Engine:
     return replace(open_engine(host, engine_threads(0)), entries=UNFUSED)
 
 
-def _without_saturation(engine: Engine) -> Engine:
-    """Return an engine as it judges here for another processor, whose sums of products this one could not hold."""
-    is_judging = engine.target.why_not_here() is not None and engine.target.saturates_here
-    return replace(engine, entries=UNFUSED) if is_judging else engine
+def as_there(engine: Engine) -> Engine:
+    """Return an engine as it judges here for another processor: ONNX Runtime fuses pairs of integers as it does there.
+
+    Integer sums are exact, so fused kernels give the same numbers on both, and float kernels between pairs others, as
+    values near a half round the other way. Pairs stay around float kernels where this processor's sums cannot hold the
+    products, and where the device judges in the end: its integers may take this one three times as long.
+    """
+    target = engine.target
+    if target.why_not_here() is None:
+        return engine
+    fused = fused_as_there(target)
+    is_judged_there = bool(fused) and target.why_untimed() is None
+    return replace(engine, entries=UNFUSED if target.saturates_here or is_judged_there else fused)
 
 
 def on_processor(target: Target) -> Target:
@@ -128,7 +143,8 @@ def _alternatives(
         if isinstance(reason, Missing) and reason.reason.endswith(NOT_INSTALLED):
             absent.append(other)
             continue
-        reason = reason or fault_of(other) or None
+        if reason is None and not load_executor(other.executor).heavy:
+            reason = fault_of(other) or None
         try:
             if reason is None:
                 engines.append(open_engine(correction.applied_to(other), threads, cores))
@@ -140,17 +156,20 @@ def _alternatives(
 
 
 def _not_installed(absent: Sequence[Target]) -> list[Note]:
-    """Return one note for all engines whose packages are not here; an extra is called as its executor."""
+    """Return one note for all engines whose packages are not here; an extra is called as its executor.
+
+    Heavy ones are told, and not advised to where another is missing too.
+    """
     if not absent:
         return []
     names = ", ".join(target.name for target in absent)
-    extras = ",".join(target.executor for target in absent)
-    return [Note(NoteKind.SKIPPED, f"not tried: {names}", f"pip install 'edgeopt[{extras}]' brings them in")]
+    light = [target for target in absent if not load_executor(target.executor).heavy] or absent
+    extras = ",".join(target.executor for target in light)
+    brought = "them" if len(light) == len(absent) else ", ".join(target.name for target in light)
+    return [Note(NoteKind.SKIPPED, f"not tried: {names}", f"pip install 'edgeopt[{extras}]' brings {brought} in")]
 
 
-def _why_untimed(target: Target, others: Sequence[Engine]) -> str:
-    if is_compiled(target):
-        return "" if others[0].executor.has_device(target.providers) else "no device"
-    if reason := target.why_not_here():
-        return f"this machine is not the target: {reason}" if target.why_untimed() else reason
-    return "no device" if is_by_rule(target) else ""
+def _why_untimed(target: Target) -> str:
+    """Return why figures of this machine are none of the target; empty where they are."""
+    reason = target.why_not_here()
+    return f"{NOT_THE_TARGET}: {reason}" if reason and target.why_untimed() else reason or ""

@@ -14,10 +14,12 @@ from functools import partial
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.fresh_process.turns import FreshTurns
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
+from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Opened, Pace, Turns, TurnsMachine, take_turns
 from edgeopt.measurement.turns.one_open import LEAST_ROUNDS, take_turns_one_open
@@ -47,6 +49,8 @@ PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
 """Proof pace of a fresh process: short, because processes differ by more than rounds."""
 _SLOW_S = 0.5
 """A frame that takes longer."""
+_WAITING = "waiting"
+"""Stage from the instant at which a frame should have arrived until it was taken, where that took time."""
 _ALONE = 0.7
 """Share of a process's time with several candidates that one with the best alone takes: most of it is its start."""
 
@@ -347,22 +351,25 @@ def _with_proof(candidate: Candidate, fresh_turns: FreshTurns) -> Candidate:
     return replace(candidate, speed=fresh_turns.ratio(candidate.name, "frame"), execute=execute)
 
 
-def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:
-    """Return the stage times and the verdict against a budget.
+def latency_of(samples: Samples, budget_ms: float | None, max_miss_ratio: float = MAX_MISS_RATIO) -> Latency:
+    """Return the stage times and the verdict against a budget: as in `bench`, waiting counts, and what is lost misses.
 
     Args:
         samples: Of one candidate.
-        budget_ms: What a frame may take.
+        budget_ms: What a frame may take; None: nothing is judged.
         max_miss_ratio: Share of frames that may take longer.
     """
-    summary = samples.summary()
-    result = judge_budget(samples.steady().frame_ns, budget_ms, max_miss_ratio)
+    summary, rows = samples.summary(), samples.steady()
+    served, lost = rows.served(), rows.lost
+    result = None if budget_ms is None else judge_budget(rows.response_ns, budget_ms, max_miss_ratio, lost=lost)
+    stages = {name: summary[name].stage_time for name in samples.stages}
+    waited_ns = served.response_ns - served.frame_ns
     return Latency(
-        frames=summary["frame"].n,
-        frame=summary["frame"].stage_time,
-        stages={name: summary[name].stage_time for name in samples.stages},
-        verdict=result.verdict.upper(),
-        detail=result.detail,
+        frames=len(served),
+        frame=summarize(served.response_ns).stage_time,
+        stages={_WAITING: summarize(waited_ns).stage_time, **stages} if waited_ns.any() else stages,
+        verdict=result.verdict.upper() if result else "",
+        detail=result.told(" or lost" if lost.any() else "") if result else "",
     )
 
 

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.candidates.paces import least_int8_speed, why_cut_short
+from edgeopt.optimization.candidates.heavy_engines import is_tried, within_its_time
 from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk
 from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Run
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
+from edgeopt.steps._context import Context, Engine, Setting, numbered, out_of_time
 from edgeopt.steps._in_float import in_float, may_round
 from edgeopt.system.declared.target import Target
 from edgeopt.system.processes.time_limit import limited
@@ -34,35 +36,44 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
         dense: The last float model of the line that kept its accuracy.
         rival: A model beside it, of which the same is made where that was done for the dense one; None: of that one.
     """
-    model, parent = (rival or dense).model, (rival or dense).candidate
+    model = (rival or dense).model
     if rival is None:
-        _offer_in_float(run, model, parent)
+        _offer_in_float(run, model, dense.candidate)
     for engine in (run.context.engine, *run.context.alternatives):
-        makers = {precision: _maker(precision, engine.target) for precision in _runnable(run, engine)}
-        if engine is run.context.engine:
-            makers = {
-                precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)
-            }
-        planned = {precision: name for precision, name in makers.items() if name in run.plan.steps}
-        searched = [precision for precision, name in planned.items() if run.plan.steps[name].in_line]
-        converted = {precision: name for precision, name in planned.items() if precision not in searched}
-        joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
-        for precision, name in converted.items():
-            setting = Setting(engine, precision, _name(run, engine, precision, rival))
-            _offer_converted(run, name, setting, joined, its_parent)
-        as_it_is = [precision for precision, name in makers.items() if not name]
-        _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
-        if searched:
-            step = planned[searched[0]]
-            outcomes = _searched(run, step, engine, searched, dense, rival)
-            _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
+        if is_tried(run, engine, model):
+            with within_its_time(run, engine):
+                _offer_engine(run, engine, dense, rival)
+
+
+def _offer_engine(run: Run, engine: Engine, dense: Rival, rival: Rival | None) -> None:
+    """Make and score what the profile of one engine offers."""
+    model, parent = (rival or dense).model, (rival or dense).candidate
+    makers = {precision: _maker(precision, engine.target) for precision in _runnable(run, engine)}
+    if engine is run.context.engine:
+        makers = {precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)}
+    planned = {precision: name for precision, name in makers.items() if name in run.plan.steps}
+    searched = [precision for precision, name in planned.items() if run.plan.steps[name].in_line]
+    converted = {precision: name for precision, name in planned.items() if precision not in searched}
+    joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
+    for precision, name in converted.items():
+        setting = Setting(engine, precision, _name(run, engine, precision, rival))
+        _offer_converted(run, name, setting, joined, its_parent)
+    as_it_is = [precision for precision, name in makers.items() if not name]
+    _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
+    if searched:
+        step = planned[searched[0]]
+        outcomes = _searched(run, step, engine, searched, dense, rival)
+        _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
 
 
 def offer_as_it_is(run: Run, rival: Rival) -> None:
     """Offer a model to the device's other engines in the precisions that they run any model in."""
     for engine in run.context.alternatives:
+        if not is_tried(run, engine, rival.model):
+            continue
         precisions = [name for name in _runnable(run, engine) if not _maker(name, engine.target)]
-        _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
+        with within_its_time(run, engine):
+            _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
 
 
 def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
@@ -74,7 +85,7 @@ def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
         return
     finished = finished_candidates(run, _FLOAT)
     known, rewrites = finished[0] if finished else None, run.context.target.rewrites
-    inputs = [] if known else run.context.inputs(CHECKED_PICTURES, model)
+    inputs = [] if known else run.context.checked_inputs(model)
     outcome = outcome_on_disk(run, known) if known else in_float(model, inputs, rewrites=rewrites)
     if outcome.is_unchanged:
         return
@@ -117,7 +128,7 @@ def _with_joined_attention(
     if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
         return model, parent
     finished = finished_candidates(run, name)
-    inputs = [] if finished else run.context.inputs(CHECKED_PICTURES, model)
+    inputs = [] if finished else run.context.checked_inputs(model)
     outcome = outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, inputs)
     if not outcome.changes:
         run.context.notes.extend(outcome.notes)
@@ -167,7 +178,7 @@ def _searched(
             Outcome(load_model(run.workspace.path(candidate.file), candidate.name), candidate.changes)
             for candidate in made
         ]
-    if monotonic() > run.context.searches_end:
+    if monotonic() + run.context.searching_s(engine) > run.context.searches_end:
         run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
     least_speed = least_int8_speed(run, dense.model, engine, precisions[-1]) if rival is None else 0.0
@@ -212,3 +223,64 @@ def _offer(
                 break
         else:
             run.workspace.finish(name, [candidate.file for candidate in made])
+
+
+# Which engine's INT8 is worth a search: its first form is timed against the best that another engine has.
+
+_SECONDS, _BLOCK = 2.0, 3
+"""A look at both float models in turns."""
+_LATER = 1.3
+"""Times that later forms of a search may be faster than its first: with slow layers in float YOLOX gained 5 to 30 %."""
+
+
+def least_int8_speed(run: Run, model: Model, engine: Engine, precision: str) -> float:
+    """Return how fast the first INT8 form of an engine must be for a search to go on; 0 where nothing is known.
+
+    Args:
+        run: Its context knows what earlier searches found.
+        model: The float model.
+        engine: Another one than the target's own.
+        precision: The scheme whose arithmetic of floats the search compares with.
+
+    Returns:
+        The time of the engine's float model over that of the form.
+    """
+    speeds, own = run.context.int8_speeds, run.context.engine
+    if not speeds or run.untimed or model.is_outside:
+        return 0.0
+    best = max(pace_of(run, name) * speed for name, speed in speeds.items())
+    try:
+        run.paces[engine.target.name] = _pace(run, model, own, engine, precision)
+    except EdgeoptError:  # the search itself tells what is wrong
+        return 0.0
+    return best / (_LATER * run.paces[engine.target.name])
+
+
+def pace_of(run: Run, name: str) -> float:
+    """Return the time of the float model on the target's own engine over that on another; 1 of its own."""
+    return run.paces.get(name, 1.0)
+
+
+def why_cut_short(run: Run, setting: Setting) -> list[Note]:
+    """Return a note where the first form of a search was too slow to go on."""
+    speeds, name = run.context.int8_speeds, setting.engine.target.name
+    speed = speeds.get(name, 0.0)
+    if not 0 < speed < setting.least_speed:
+        return []
+    best = max(speeds, key=lambda other: pace_of(run, other) * speeds[other])
+    share = pace_of(run, best) * speeds[best] / (pace_of(run, name) * speed)
+    detail = f"INT8 on {name} not searched further: its first form takes about {share:.1f} times as long as on {best}"
+    return [Note(NoteKind.SKIPPED, detail)]
+
+
+def _pace(run: Run, model: Model, own: Engine, engine: Engine, precision: str) -> float:
+    inputs = run.context.inputs(1, model)[0]
+    sessions = list[Session]()
+    try:
+        sessions.append(own.open(model, own.target.float_precision))
+        sessions.append(engine.open(model, precision))
+        runs = {name: call_of(session, inputs) for name, session in zip(("own", "other"), sessions, strict=True)}
+        return compare_calls(runs, baseline="own", seconds=_SECONDS, block=_BLOCK)["other"].speedup
+    finally:
+        for session in sessions:
+            session.close()

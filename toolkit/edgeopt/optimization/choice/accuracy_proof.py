@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import ge
 from time import monotonic
 from typing import Any
 
@@ -86,7 +87,10 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
 
 
 def _finalists(run: Run, marked: Sequence[Candidate]) -> list[Candidate]:
-    """Return what may be chosen, and is not both slower and more changed than another that may be."""
+    """Return what may be chosen, and is not both slower and more changed than another that may be.
+
+    What computes what the original does is beaten by its like alone: labels may leave all others undecided.
+    """
     open_to = [candidate for candidate in marked if candidate.name != BASELINE and not candidate.refused]
     if not any(candidate.speed for candidate in open_to):
         return open_to
@@ -96,13 +100,13 @@ def _finalists(run: Run, marked: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _undominated(candidates: Sequence[Candidate], gain: Callable[[Candidate], float]) -> list[Candidate]:
-    def place(candidate: Candidate) -> tuple[float, float]:
-        return gain(candidate), candidate.agreement or 0.0
+    def place(candidate: Candidate) -> tuple[float, float, bool]:
+        return gain(candidate), candidate.agreement or 0.0, candidate.is_rewrite
 
     def is_beaten(candidate: Candidate) -> bool:
         mine = place(candidate)
         others = [place(other) for other in candidates if other is not candidate]
-        return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
+        return any(other != mine and all(map(ge, other, mine)) for other in others)
 
     return [candidate for candidate in candidates if not is_beaten(candidate)]
 

@@ -144,9 +144,10 @@ def _opener(run: Run, candidate: Candidate) -> Callable[[], Pipeline]:
 
 def _runnable(run: Run, candidate: Candidate) -> Runnable:
     model = load_model(run.workspace.path(candidate.file), candidate.name)
+    engine = run.engine_of(candidate)
     return Runnable(
-        opening=run.engine_of(candidate).opening(candidate.precision),
-        source=run.workspace.path(candidate.file).resolve(),
+        opening=engine.opening(candidate.precision),
+        source=engine.executor.converted(run.workspace.path(candidate.file).resolve()),
         recipe=run.context.recipe_of(model),
         inputs=model.inputs,
         outputs=model.outputs,

@@ -1,4 +1,7 @@
-"""Which form of a search is written: the fastest that agrees and, where there are labels, keeps the metric on them."""
+"""Which form of a search is written: the fastest that agrees and, where there are labels, keeps the metric on them.
+
+On a machine that is not the target no form's speed is known: the form that is the surest of its accuracy is written.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +42,28 @@ class FormChoice:
     """By name, the best first."""
     reason: str = ""
 
+    @property
+    def untimed(self) -> str:
+        """Why no form's speed is known; empty: it was measured here."""
+        return self.context.target.why_untimed() or ""
+
     def make(self) -> Attempt | None:
         """Return the form that is written; None where the float model stays."""
-        result, least = self.searched.found, self.context.least_agreement
+        result = self.searched.found
         self.tried = {
-            attempt.name: Tried(attempt.name, attempt.speed_ratio, attempt.agreement) for attempt in result.attempts
+            attempt.name: Tried(attempt.name, None if self.untimed else attempt.speed_ratio, attempt.agreement)
+            for attempt in result.attempts
         }
-        valid = [attempt for attempt in result.attempts if self.is_decided or attempt.is_valid(least)]
+        valid = [attempt for attempt in result.attempts if self.is_decided or self._is_good(attempt)]
+        if self.untimed:
+            valid.sort(key=lambda attempt: -attempt.agreement)
         if not valid or self.baseline is None:
-            stays = (
-                ""
-                if valid or not result.attempts
-                else "The float model stays: no INT8 form is faster and agrees with it."
-            )
-            self.reason = f"{stays} {result.reason}".strip()
+            wanted = "agrees with it" if self.untimed else "is faster and agrees with it"
+            stays = "" if valid or not result.attempts else f"The float model stays: no INT8 form {wanted}."
+            self.reason = f"{stays} {self._why(valid[0], result.reason) if valid else self._why_none()}".strip()
             return valid[0] if valid else None
-        tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda attempt: -attempt.agreement)
+        candidates = valid[:_MOST_SCORED] if self.untimed else for_labels(valid, _MOST_SCORED)
+        tested = sorted(candidates, key=lambda attempt: -attempt.agreement)
         judged = [*zip(tested, in_order([self._judge(attempt, self.baseline) for attempt in tested]), strict=True)]
         for other, judgement in judged:
             self.tried[other.name] = replace(self.tried[other.name], judgement=judgement)
@@ -63,20 +72,37 @@ class FormChoice:
             f"{attempt.name}: {judgement.word}, {judgement}." for attempt, judgement in judged if attempt is not chosen
         ]
         if chosen:
-            self.reason = " ".join((*refused, chosen.reason)).strip()
+            self.reason = " ".join((*refused, self._why(chosen, chosen.reason))).strip()
             return chosen
-        self.reason = f"The float model stays: {' '.join(refused)} {result.reason}".strip()
+        self.reason = f"The float model stays: {' '.join(refused)} {self._why_none()}".strip()
         return None
 
+    def _is_good(self, attempt: Attempt) -> bool:
+        """Whether it is fast and agrees; where speeds are not known, whether it agrees."""
+        least = self.context.least_agreement
+        return attempt.agreement >= least if self.untimed else attempt.is_valid(least)
+
+    def _why(self, attempt: Attempt, reason: str) -> str:
+        """Return why a form is chosen: the search's reason, whose speeds hold where the target is here."""
+        if not self.untimed or self.is_decided:
+            return reason
+        return f"{attempt.name}: its agreement is {attempt.agreement:.3f}. No form was timed: {self.untimed}."
+
+    def _why_none(self) -> str:
+        """Return what the search says where nothing is chosen; nothing where its speeds are not the target's."""
+        return "" if self.untimed else self.searched.found.reason
+
     def _chosen(self, judged: Sequence[tuple[Attempt, Judgement]]) -> Attempt | None:
-        """Return the fastest that is KEPT, or else the safest that is open."""
-        kept = [attempt for attempt, judgement in judged if judgement.is_proven]
+        """Return the fastest that is KEPT, the surest where none was timed, or else the safest that is open."""
+        kept = [(attempt, judgement) for attempt, judgement in judged if judgement.is_proven]
+        if kept and self.untimed:
+            return min(kept, key=lambda pair: pair[1].risk)[0]
         if kept:
-            return max(kept, key=lambda attempt: attempt.speed_ratio)
+            return max(kept, key=lambda pair: pair[0].pace)[0]
         still_open = [(attempt, judgement) for attempt, judgement in judged if judgement.is_open or self.is_decided]
         if not still_open:
             return None
-        other, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
+        other, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].pace))
         self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
         return other
 

@@ -99,13 +99,14 @@ def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
 def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], most: int) -> tuple[str, ...]:
     """Return the candidates that are worth a proof, the most promising first; none where nothing is left.
 
-    To the fastest belongs the fastest of those that lose less than all of them: what loses more must beat it.
+    To the fastest belongs the fastest of those that lose less than all of them: what loses more must beat it. So does
+    the fastest that computes what the original does: labels, which are opened later, may be too few to judge others.
 
     Args:
         marked: From `mark`, with the speeds of one run.
         wish: What is wanted.
         asked: Names that were on a list before.
-        most: How many, beside the one that loses less.
+        most: How many, beside these two.
     """
     open_to = [
         candidate
@@ -118,7 +119,10 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
     promising = sorted((one for one in open_to if one.speed and one.speed.high > 1), key=lambda one: -_speed(one))
     listed = promising[:most]
     kinder = [candidate for candidate in promising[most:] if loss(candidate) < min(map(loss, listed))]
-    return tuple(candidate.name for candidate in (*listed, *kinder[:1]))
+    listed += kinder[:1]
+    if not any(candidate.is_rewrite for candidate in listed):
+        listed += [candidate for candidate in promising if candidate.is_rewrite][:1]
+    return tuple(candidate.name for candidate in listed)
 
 
 def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chosen:

@@ -37,6 +37,7 @@ class AppFiles:
 def read_by_apps(recipe: Recipe) -> Mapping[str, Any]:
     """Return the parts of a recipe that an app reads, as JSON."""
     values = asdict(recipe)
+    del values["preprocess"]["decode"]  # an app decodes files itself
     return {key: values[key] for key in _READ}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.export.companions import companions_of
@@ -65,25 +65,34 @@ def deploy(
     parts = _with_files_once(run, [*chain, *lighter])
     samples = samples_of_test(run, alike, fed.input.size, notes)
     recorder = Recorder(run, embedded, samples, notes, in_float, parts[0])
-    recorded = [recorder.record(part) if samples else None for part in parts]
-    sketch = recorder.sketch()
-    weights = dict[str, PieceLayout]()
-    models = [_packed(run, part, embedded, other, weights) for part, other in zip(parts, recorded, strict=True)]
-    selftest = selftest_of(samples, recorded) if any(recorded) else None
-    inside = embedded.inside.expected if embedded.inside else {}
-    judgement = embedded.inside.judgement if embedded.inside else best.judgement
+    recorded = dict[int, Recorded | None]()
+    weights, packed = dict[str, PieceLayout](), dict[int, tuple[Artefact, bytes]]()
+    for i, part in enumerate(parts):
+        try:
+            recorded[i] = recorder.record(part) if samples else None
+            packed[i] = _packed(run, part, embedded, recorded[i], weights)
+        except UnsupportedError as error:
+            if i == 0 or not embedded.steps:
+                raise
+            notes.append(_left_out(part, embedded, error))
+    recipe, sketch = recorder.with_reading(recipe), recorder.sketch()
+    models, results = [*packed.values()], [recorded[i] for i in packed]
+    count = sum(i < len(chain) for i in packed)
+    selftest = selftest_of(samples, results) if any(results) else None
+    inside = embedded.measured.expected if embedded.measured else {}
+    judgement = embedded.measured.judgement if embedded.measured else best.judgement
     folder = folder or run.workspace.path("bundle")
     names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
     companions, loaded = companions_of(run.configurations, folder, models[0][0].file, recipe, names)
     app = load_executor(chain[0].target.executor).app_files()
     bundle = write_bundle(
         folder,
-        models[: len(chain)],
+        models[:count],
         run.context.target,
         recipe,
         {**_expected(run, best), **inside, "proof": judgement.proof if judgement else None},
         package_versions(),
-        lighter=models[len(chain) :],
+        lighter=models[count:],
         weights=weights,
         selftest=selftest,
         companions={**app, **companions},
@@ -92,6 +101,12 @@ def deploy(
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
     return folder, (*notes, *loaded, _size_of(bundle))
+
+
+def _left_out(part: BundlePart, embedded: EmbeddedParts, error: UnsupportedError) -> Note:
+    """Return why a model is not in the bundle: all its models are fed alike, and its engine cannot be fed so."""
+    text = f"{part.name} ({part.candidate.name}) is not in the bundle, whose models are fed alike: {error.problem}"
+    return Note(NoteKind.SKIPPED, text, f"--skip {','.join(embedded.steps)} keeps it")
 
 
 def _with_files_once(run: Run, parts: Sequence[BundlePart]) -> list[BundlePart]:
@@ -225,8 +240,8 @@ def _packed(
         frame_p50_ms=frame.p50_ms if frame else None,
         frame_p99_ms=frame.p99_ms if frame else None,
     )
-    if embedded.inside and embedded.name == candidate.name and part.judged_as is None:
-        expected = replace(expected, **embedded.inside.expected)
+    if embedded.measured and embedded.name == candidate.name and part.judged_as is None:
+        expected = replace(expected, **embedded.measured.expected)
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
 
 

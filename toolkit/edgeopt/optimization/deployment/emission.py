@@ -5,56 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind, NotFoundError, UnavailableError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import SessionOptions, arithmetic
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.candidates.engines import Engines
 from edgeopt.optimization.deployment.app_files import AppFiles, original_db, read_by_apps
+from edgeopt.optimization.deployment.embedding import EmbeddedParts
 from edgeopt.optimization.deployment.emitted_elsewhere import written_for_elsewhere
 from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import load_executor
-from edgeopt.system.declared import registry
 from edgeopt.system.text import format_bytes
 
 FOLDER, FACTS = "emitted", "edgeopt.json"
 
 
-def require_emitters(names: Sequence[str], engines: Engines) -> None:
-    """Refuse, before any work, an engine whose files cannot be written in this run.
-
-    Raises:
-        NotFoundError: If no engine of that name has files of its own.
-        UnavailableError: If it has, and does not run in this command.
-    """
-    if not names:
-        return
-    known = [name for name in registry.names_in("executors") if load_executor(name).own_suffix]
-    here = {engine.target.executor for engine in (engines.own, *engines.others)}
-    for name in names:
-        if name not in known:
-            raise NotFoundError("engine with files of its own", name, known)
-        executor = load_executor(name)
-        if name in here:
-            continue
-        if reason := executor.why_unavailable():
-            remedy = reason.remedy if isinstance(reason, Missing) else ""
-            said = reason.reason if isinstance(reason, Missing) else reason
-            raise UnavailableError(f"--emit {name}: {said}", remedy=remedy or "leave --emit out until it runs here")
-        if not executor.foreign_runtime:
-            raise UnavailableError(
-                f"--emit {name} writes what was measured on {name}, which this command does not run",
-                remedy=f"choose --target cpu or a target of {name}: edgeopt targets",
-            )
-
-
-def emit(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[tuple[str, ...], list[Note]]:
+def emit(
+    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: EmbeddedParts
+) -> tuple[tuple[str, ...], list[Note]]:
     """Write the files of each engine that was asked for; return their folders, and what each holds.
 
     Args:
         run: With its workspace and engines.
         candidates: With what was measured, the baseline first.
         best: The choice; where another engine runs it, the best of the engine's own candidates is written.
+        embedded: What the bundle's models hold of the recipe, and these files do not.
     """
     folders, notes = list[str](), list[Note]()
     for name in run.plan.emit:
@@ -63,6 +37,11 @@ def emit(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[tu
             folders.append(f"{FOLDER}/{name}")
         except EdgeoptError as error:
             notes.append(Note(NoteKind.WARNING, f"nothing emitted for {name}: {error.problem}", error.remedy))
+    if folders and embedded.inside:
+        text = (
+            f"emitted files take the model's own tensors: {' and '.join(embedded.inside.parts)} is in the bundle alone"
+        )
+        notes.append(Note(NoteKind.SKIPPED, text, f"do what recipe in {FACTS} says"))
     return tuple(folders), notes
 
 

@@ -17,7 +17,7 @@ from edgeopt.optimization.choice.selection import USABLE, lighter_than
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.processes.time_limit import OutOfTime, limited
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_score, plural
 from edgeopt.tasks import Task
 
 
@@ -78,7 +78,8 @@ class _Judge:
             run.judged_scores[candidate.name].value if candidate.name in run.judged_scores else self._score(candidate)
         )
         least = USABLE * before.accuracy.value
-        return "" if value >= least else f"its {before.accuracy.metric} is {value:.4f} on {on}, {least:.4f} is asked"
+        lost = f"its {before.accuracy.metric} is {format_score(value)} on {on}, {format_score(least)} is asked"
+        return "" if value >= least else lost
 
     def _agreement(self, candidate: Candidate) -> float:
         if (

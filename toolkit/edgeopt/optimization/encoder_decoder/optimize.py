@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError
-from edgeopt.executors._guard import guarded
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.export.export import names_pair
 from edgeopt.graph.files.outside import PieceLayout
@@ -22,9 +21,8 @@ from edgeopt.measurement.generation.held_out import (
     read_transcripts,
     score_answers,
 )
-from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT
-from edgeopt.optimization.encoder_decoder.words import refuse_by_words
-from edgeopt.optimization.encoder_decoder.workplace import IN_FLOAT, JOINED, PairWorkplace, started_pair
+from edgeopt.optimization.encoder_decoder.forms import FLOAT
+from edgeopt.optimization.encoder_decoder.workplace import PairWorkplace, started_pair
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
@@ -33,24 +31,24 @@ from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_
 from edgeopt.optimization.generation.life import (
     Made,
     WriterRun,
-    export_first,
+    enter_forms,
     judge_forms,
-    line_of_form,
     make_forms_here,
+    make_writer_forms_for,
+    optimize_writer,
     prove_and_write,
 )
-from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import LanguageReport
-from edgeopt.optimization.generation.time_shares import TimeShare
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
+from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Bundle, is_bundle, make_artefact, write_bundle
 from edgeopt.runtime.bundles.models import in_bundle
 from edgeopt.runtime.bundles.parts import Artefact, Expected
-from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.runtime.decoding.selftest_pair import record_pair
-from edgeopt.runtime.devices.availability import find_device
-from edgeopt.steps._context import Listener
 from edgeopt.system.declared.target import Target, TargetElsewhere
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.processes.time_limit import limited, require_time
@@ -98,32 +96,11 @@ _COPIES = 6
 """Times the size of the weights: original and form are open, and a form is made."""
 
 
-@guarded()
-def optimize_encoder_decoder(
-    model: str,
-    *,
-    target: str,
-    out: Path | None,
-    options: LanguageOptions,
-    listener: Listener,
-    began_s: float | None = None,
-) -> LanguageReport:
-    """Make the forms of both parts, judge and measure them, and write the pair that is proven fastest.
-
-    Args:
-        model: A folder that optimum-cli or `edgeopt export` wrote; or `hf:FOLDER`, exported first.
-        target: One that runs ONNX Runtime on the processor of this machine.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked; `eval` names the sounds or texts that judge.
-        listener: Hears how far it is.
-        began_s: When a time limit began, on the monotonic clock; None: now.
-
-    Raises:
-        EdgeoptError: If the model or the sounds or texts do not fit, or memory does not suffice.
-    """
-    run = WriterRun.begin(find_device(target), options, listener, began_s)
-    path, device, shares = _folder_of(model, target, out, options, listener), run.device, run.shares
-    with started_pair(path, device, named=target, out=out, options=options, threads=run.threads) as start:
+def _search(run: WriterRun, model: str) -> LanguageReport:
+    """Make the forms of both parts, judge and measure them, and write the pair that is proven fastest."""
+    path, device, shares, options = _folder_of(run, model), run.device, run.shares, run.options
+    listener = shares.listener
+    with started_pair(run, path) as start:
         original, files, sources, left = start.original, start.original.files, start.sources, start.left
         require_room((_COPIES if left.handover is None else JUDGED_COPIES) * original.size_bytes)
         shares.say()
@@ -161,7 +138,7 @@ def optimize_encoder_decoder(
         "prompt_tokens": 0,
         "text": text,
         "window_tokens": 0,
-        "calibration": "",
+        "calibrated_on": "",
         "told_lengths": f"{lengths_of([each.source for each in held])}, answers of {answers}",
         "told_judge": f"the original's answers to {_told(held)} of {text}",
         "asks": "SOUND.wav" if files.audio else "--prompt TEXT",
@@ -179,51 +156,32 @@ def optimize_encoder_decoder(
     )
 
 
-@guarded()
-def make_pair_forms_for(
-    model: str,
-    target: TargetElsewhere,
-    *,
-    named: str,
-    out: Path | None,
-    options: LanguageOptions,
-    listener: Listener,
-    began_s: float | None = None,
-) -> MadeHere:
-    """Make the forms of both parts for a device elsewhere, which puts pairs of them together and measures those.
+optimize_encoder_decoder = partial(optimize_writer, _search)
+"""`optimize` of an encoder with a decoder."""
 
-    Args:
-        model: As `optimize_encoder_decoder`, like all that follow.
-        target: See `find_device_elsewhere`.
-        named: The target as it was named.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked.
-        listener: Hears how far it is.
-        began_s: When a time limit began, on the monotonic clock; None: now.
 
-    Raises:
-        EdgeoptError: As `optimize_encoder_decoder`, for everything that can be known before forms are judged.
-        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
-    """
-    run = WriterRun.begin(target, options, listener, began_s, is_here=False)
-    is_exported, path, shares = names_pair(model), _folder_of(model, named, out, options, listener), run.shares
-    with started_pair(path, target, named=named, out=out, options=options, threads=run.threads) as start:
+def _make_here(run: WriterRun, model: str, target: TargetElsewhere) -> MadeHere:
+    """Make the forms of both parts for a device elsewhere, which puts pairs of them together and measures those."""
+    path, shares = _folder_of(run, model), run.shares
+    with started_pair(run, path) as start:
         if not start.left.is_complete:
             require_room(_COPIES * start.original.size_bytes)
             shares.say_here(target.address)
             place = PairWorkplace(replace(start.left, handover=None), start.original.files, target)
-            names = make_forms_here(place.makers(), shares)
+            names = make_forms_here([*place.encoder_makers(), *place.decoder_makers()], shares)
             hand_over(start.left.folder, start.left.described, names, ())
-    return MadeHere(str(path) if is_exported else model, start.left.folder)
+    return MadeHere(str(path) if names_pair(model) else model, start.left.folder)
 
 
-def _folder_of(model: str, target: str, out: Path | None, options: LanguageOptions, listener: Listener) -> Path:
+make_pair_forms_for = partial(make_writer_forms_for, _make_here)
+"""The forms of an encoder with a decoder for a device elsewhere."""
+
+
+def _folder_of(run: WriterRun, model: str) -> Path:
     """Return the folder of a model; of a source the one that it is exported to first."""
     if is_bundle(Path(model)):
         raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
-    if not names_pair(model):
-        return Path(model)
-    return export_first(model, target, out, listener, None if options.eval else no_sources())
+    return run.exported(model, no_sources) if names_pair(model) else Path(model)
 
 
 @dataclass
@@ -239,8 +197,8 @@ class _PairForms:
     @property
     def names(self) -> list[str]:
         """Names of all forms that are tried."""
-        encoders = [f"{form.name}-{FLOAT}" for form in ENCODER_FORMS]
-        return [*encoders, *(f"{self.best_encoder}-{form.name}" for form in DECODER_FORMS)]
+        makers = [*self.place.encoder_makers(), *self.place.decoder_makers(self.best_encoder)]
+        return [maker.name for maker in makers]
 
     def enter(self, ahead: Ahead) -> None:
         """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
@@ -248,33 +206,15 @@ class _PairForms:
         Raises:
             OutOfTime: At the end of a time limit; what was judged before it stays.
         """
-        entrants = self.made.entrants
-        count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not self.place.files.is_pair)
-        if not self.place.files.is_pair:
-            self._make_and_enter(self.place.join, IN_FLOAT, JOINED)
-        for form in ENCODER_FORMS:
-            ahead.tell_making(len(entrants), count, entrants)
-            make = partial(self.place.make_encoder, form)
-            self._make_and_enter(make, f"{form.name}-{FLOAT}", f"encoder: {form.told}")
+        entrants, encoders = self.made.entrants, self.place.encoder_makers()
+        count = len(encoders) + len(self.place.decoder_makers())
+        enter_forms(encoders, self.contest, self.made, ahead, of=count)
         leader = self.contest.leader(entrants)
         if leader is not None and leader.ratio("answer").speedup > 1:
             self.best_encoder = leader.name.partition("-")[0]
-        for form in DECODER_FORMS:
-            ahead.tell_making(len(entrants), count, entrants)
-            make = partial(self.place.make_decoder, form, self.best_encoder)
-            self._make_and_enter(make, f"{self.best_encoder}-{form.name}", f"decoder: {form.told}")
+        decoders = self.place.decoder_makers(self.best_encoder)
+        enter_forms(decoders, self.contest, self.made, ahead, done=len(encoders), of=count)
         ahead.tell_making(count, count, entrants)
-
-    def _make_and_enter(self, make: Callable[[], str], name: str, text: str) -> None:
-        """Make a form, and let it into the contest; one that there is not is left out."""
-        require_time()
-        if why := make():
-            self.made.leave_out(name, why)
-            return
-        entrant = Entrant(name, text, name, self.place.left.place(name))
-        self.contest.listener.say(line_of_form(name, entrant.file, text, is_known=name in self.place.known))
-        self.contest.enter(entrant)
-        self.made.take(entrant)
 
 
 def _kind(held: Sequence[HeldOut]) -> str:
@@ -284,3 +224,61 @@ def _kind(held: Sequence[HeldOut]) -> str:
 def _told(held: Sequence[HeldOut]) -> str:
     tokens = sum(len(held_out.answer) for held_out in held)
     return f"{plural(len(held), _kind(held))} ({plural(tokens, 'token')} of answers)"
+
+
+# How many words of transcripts a model that hears gets wrong: a form that gets more of them wrong is refused.
+
+_MORE, _SPARE = 2, 16
+"""An answer ends after so many times the transcript's tokens and a few: one that goes on is wrong all the same."""
+_LATE = "the time limit left no time to hear its answers"
+
+
+def refuse_by_words(contest: FormContest, entrants: Sequence[Entrant], shares: TimeShares) -> tuple[Note, ...]:
+    """Take out what gets more words wrong than is allowed; nothing is done where a sound has no transcript.
+
+    Args:
+        contest: Its windows are sounds, perhaps with transcripts; `max_rise` is what the error rate may rise by.
+        entrants: All that were judged.
+        shares: What is left of the time.
+
+    Returns:
+        The rates of all that were heard.
+    """
+    held: Sequence[HeldOut] = contest.windows
+    left = [entrant for entrant in entrants if not entrant.out]
+    if shares.was_cut or not left or not all(held_out.transcript for held_out in held):
+        return ()
+    parts, heard = list[str](), set[str]()
+    with shares.part(TimeShare.WORDS):
+        base = word_error_rate(contest.original, held)
+        parts.append(f"original {base:.1%}")
+        for i, other in enumerate(left):
+            contest.listener.progress("hear the words", i, len(left))
+            with open_writer(other.file, contest.threads) as opened:
+                assert isinstance(opened, EncoderDecoder)
+                rate = word_error_rate(opened, held)
+            parts.append(f"{other.name} {rate:.1%}")
+            heard.add(other.name)
+            if rate > base + contest.max_rise:
+                other.out, other.is_unfit = f"its word error rate is {rate:.1%}, the original's {base:.1%}", True
+        contest.listener.progress("hear the words", len(left), len(left))
+    for other in left:
+        other.out = other.out if other.name in heard else _LATE
+    return (Note(NoteKind.INFO, f"word error rate of {plural(len(held), 'sound')}: {', '.join(parts)}"),)
+
+
+def word_error_rate(model: EncoderDecoder, held: Sequence[HeldOut]) -> float:
+    """Return the words that are wrong over those of the transcripts, of all sounds together.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
+    wrong = words = 0
+    for held_out in held:
+        require_time()
+        most = _MORE * len(model.tokenizer.encode(held_out.transcript)) + _SPARE
+        asked = AnswerOptions(most_tokens=min(most, model.context - model.begins_with))
+        with model.generate(held_out.source, asked) as answer:
+            errors, count = word_errors(answer.text(), held_out.transcript)
+        wrong, words = wrong + errors, words + count
+    return wrong / max(words, 1)

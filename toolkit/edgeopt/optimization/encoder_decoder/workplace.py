@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -14,10 +14,8 @@ from edgeopt.measurement.generation.held_out import read_sources, require_answer
 from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
-from edgeopt.optimization.generation.life import FormMaker
-from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.resume import Left, take_folder
-from edgeopt.optimization.optimize import folder_of_run
+from edgeopt.optimization.generation.life import FormMaker, WriterRun
+from edgeopt.optimization.generation.resume import Left
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair
@@ -25,7 +23,7 @@ from edgeopt.system.declared.target import Target
 
 IN_FLOAT = f"{FLOAT}-{FLOAT}"
 """Name of the pair that a model of more graphs becomes."""
-JOINED = "the encoder makes keys and values, one decoder"
+_JOINED = "the encoder makes keys and values, one decoder"
 _TOO_SMALL = "no matrix of constant weights is large enough"
 
 
@@ -39,28 +37,21 @@ class PairStart:
 
 
 @contextmanager
-def started_pair(
-    path: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions, threads: int
-) -> Iterator[PairStart]:
+def started_pair(run: WriterRun, path: Path) -> Iterator[PairStart]:
     """Open an encoder with a decoder, read what it hears or reads, and take the output folder.
 
     Args:
+        run: What is asked.
         path: Its folder.
-        device: Target of the run.
-        named: The target as it was named.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked.
-        threads: Of the engine.
 
     Raises:
         EdgeoptError: If the model and the sounds or texts do not fit, or the folder holds something else.
     """
-    with open_right_pair(path, threads) as original:
+    with open_right_pair(path, run.threads) as original:
         files = original.files
-        require_answers(original, options.output_tokens)
-        sources, folder = read_sources(options.eval, original), folder_of_run(out, files.name, named)
-        graphs, of_form = [load_model(file) for file in files.files], (ENCODER, DECODER)
-        left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
+        require_answers(original, run.options.output_tokens)
+        sources, parts = read_sources(run.options.eval, original), [load_model(file) for file in files.files]
+        left = run.take_folder(files.name, parts, graphs=(ENCODER, DECODER))
         yield PairStart(original, sources, left)
 
 
@@ -74,8 +65,6 @@ class PairWorkplace:
     left: Left
     files: EncoderDecoderFiles
     device: Target
-    known: set[str] = field(default_factory=set)
-    """Names of forms that an earlier run made."""
 
     @property
     def original(self) -> Path:
@@ -89,7 +78,7 @@ class PairWorkplace:
 
     def join(self) -> str:
         """Write the pair in float of a model that came in more graphs."""
-        if self._is_known(IN_FLOAT):
+        if self.left.is_finished(IN_FLOAT):
             return ""
         if self.left.handover is not None:
             return self.left.why_not_here(IN_FLOAT, _TOO_SMALL)
@@ -99,7 +88,7 @@ class PairWorkplace:
     def make_encoder(self, form: PartForm) -> str:
         """Make a form of the encoder, beside the decoder in float."""
         name = f"{form.name}-{FLOAT}"
-        if self._is_known(name):
+        if self.left.is_finished(name):
             return ""
         if self.left.handover is not None:
             return self.left.why_not_here(name, _TOO_SMALL)
@@ -115,7 +104,7 @@ class PairWorkplace:
         Where another machine made the forms, it is that machine's, which lies beside the encoder in float.
         """
         name, beside = f"{encoder}-{form.name}", self.left.place(f"{encoder}-{FLOAT}")
-        if self._is_known(name):
+        if self.left.is_finished(name):
             return ""
         made: Model | Path
         if self.left.handover is not None:
@@ -131,27 +120,24 @@ class PairWorkplace:
         self._write(name, self.pair.encoder if encoder == FLOAT else beside, made)
         return ""
 
-    def makers(self) -> list[FormMaker]:
-        """Return what makes the forms of both parts, each beside the other part in float."""
-
-        def maker(name: str, text: str, make: Callable[[], str]) -> FormMaker:
-            return FormMaker(name, text, make, self.left.place, self.known)
-
-        joined = [] if self.files.is_pair else [maker(IN_FLOAT, JOINED, self.join)]
+    def encoder_makers(self) -> list[FormMaker]:
+        """Return what makes the forms of the encoder beside the decoder in float, behind a pair of a model in parts."""
+        joined = [] if self.files.is_pair else [self._maker(IN_FLOAT, _JOINED, self.join)]
         encoders = [
-            maker(f"{form.name}-{FLOAT}", f"encoder: {form.told}", partial(self.make_encoder, form))
+            self._maker(f"{form.name}-{FLOAT}", f"encoder: {form.told}", partial(self.make_encoder, form))
             for form in ENCODER_FORMS
         ]
-        decoders = [
-            maker(f"{FLOAT}-{form.name}", f"decoder: {form.told}", partial(self.make_decoder, form))
+        return [*joined, *encoders]
+
+    def decoder_makers(self, encoder: str = FLOAT) -> list[FormMaker]:
+        """Return what makes the forms of the decoder, beside a form of the encoder that is there."""
+        return [
+            self._maker(f"{encoder}-{form.name}", f"decoder: {form.told}", partial(self.make_decoder, form, encoder))
             for form in DECODER_FORMS
         ]
-        return [*joined, *encoders, *decoders]
 
-    def _is_known(self, name: str) -> bool:
-        if is_known := self.left.is_finished(name):
-            self.known.add(name)
-        return is_known
+    def _maker(self, name: str, text: str, make: Callable[[], str]) -> FormMaker:
+        return FormMaker(name, text, name, self.left.place(name), make, self.left.is_finished(name))
 
     def _write(self, name: str, encoder: Model | Path, decoder: Model | Path) -> None:
         """Write a form into a folder of its own, with all that is read beside it.

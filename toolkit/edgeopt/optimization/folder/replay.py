@@ -18,7 +18,8 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.choice.selection import Chosen
 from edgeopt.optimization.plan import calibrated_steps
-from edgeopt.optimization.result import read_report
+from edgeopt.optimization.report.result import RESULT, read_report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.inputs.frames import Frames, calibration_fingerprint
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps.quantize.search.decisions_file import (
@@ -53,6 +54,8 @@ class Replay:
     """Parts of the recipe that its bundle held."""
     cores: str = ""
     """Those that engines were held to; see `Plan`."""
+    is_reduced: bool = False
+    """Whether its bundle has JPEG files decoded at a part of their size."""
 
     def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
@@ -173,8 +176,8 @@ def read_replay(path: Path) -> Replay:
     if path.name.endswith(DECISIONS):
         alone = read_decisions(path)
         return Replay(path, alone.original, "", 0, _SEARCH, {_SEARCH: alone})
-    folder = path.parent if path.name == "report.json" else path
-    report = read_report(folder)
+    folder = path.parent if path.name == RESULT else path
+    report = read_report(folder, ModelReport)
     decided = {
         candidate.name: read_decisions((folder / candidate.file).with_name(DECISIONS))
         for candidate in report.candidates
@@ -188,5 +191,6 @@ def read_replay(path: Path) -> Replay:
     if lacking and not decided:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
     candidates = {candidate.name: candidate for candidate in report.candidates}
-    embedded, same = report.inside.parts if report.inside else (), (report.model_sha256, report.target, report.threads)
-    return Replay(folder, *same, report.chosen, decided, candidates, embedded, report.cores)
+    embedded, is_reduced = report.inside.parts if report.inside else (), report.reduced is not None
+    same = (report.model_sha256, report.target, report.threads)
+    return Replay(folder, *same, report.chosen, decided, candidates, embedded, report.cores, is_reduced)

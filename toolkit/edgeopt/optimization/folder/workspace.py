@@ -30,6 +30,41 @@ _SCHEMA = 3
 _OTHER_FOLDER = "choose an empty folder with -o"
 
 
+def holds_run(folder: Path, mark: str) -> bool:
+    """Return whether an output folder holds an earlier run; False: it is new, or empty.
+
+    Args:
+        folder: Where everything goes.
+        mark: File that a run of such a kind leaves there.
+
+    Raises:
+        InvalidFileError: If it holds something else, or cannot be looked at.
+    """
+    try:
+        if folder.is_file():
+            raise InvalidFileError(f"{folder} is a file", remedy="choose a folder with -o")
+        present = (
+            sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
+        )
+    except OSError as error:
+        raise InvalidFileError(
+            f"{folder} cannot be read: {error.strerror}", remedy="choose another folder with -o"
+        ) from error
+    if present and mark not in present:
+        raise InvalidFileError(f"{folder} holds something else: {', '.join(present[:3])}", remedy=_OTHER_FOLDER)
+    return bool(present)
+
+
+def lock_run(folder: Path) -> IO[bytes]:
+    """Lock the output folder of a run: two runs at once would mix their forms.
+
+    Raises:
+        InvalidFileError: If it cannot be written.
+        EdgeoptError: If another run writes there.
+    """
+    return lock_folder(folder, held="another run writes into", remedy="choose another folder with -o")
+
+
 class Workspace:
     """One output folder of one run: the same model, recipe, target, plan and data. Locked until its `with` ends."""
 
@@ -66,7 +101,7 @@ class Workspace:
         """
         key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
         before = _require_ours(folder)
-        lock = lock_folder(folder, held="another run writes into", remedy="choose another folder with -o")
+        lock = lock_run(folder)
         if not resume:
             (folder / _STEPS).unlink(missing_ok=True)
         mark = {"tool": _TOOL, "schema": _SCHEMA, "key": key, "run": description}
@@ -191,20 +226,8 @@ def _require_ours(folder: Path) -> Mapping[str, Any]:
     Raises:
         InvalidFileError: If it holds something else, or cannot be looked at.
     """
-    try:
-        if folder.is_file():
-            raise InvalidFileError(f"{folder} is a file", remedy="choose a folder with -o")
-        present = (
-            sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
-        )
-    except OSError as error:
-        raise InvalidFileError(
-            f"{folder} cannot be read: {error.strerror}", remedy="choose another folder with -o"
-        ) from error
-    if not present:
+    if not holds_run(folder, MARK):
         return {}
-    if MARK not in present:
-        raise InvalidFileError(f"{folder} holds something else: {', '.join(present[:3])}", remedy=_OTHER_FOLDER)
     mark = read_json(folder / MARK, remedy=_OTHER_FOLDER)
     if not isinstance(mark, dict) or mark.get("tool") != _TOOL or mark.get("schema") != _SCHEMA:
         raise InvalidFileError(f"{folder / MARK} is not of a run of this edgeopt", remedy=_OTHER_FOLDER)

@@ -8,7 +8,7 @@ round after round. What is chosen is proven in fresh processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -17,8 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.executors._child import EngineAbortError
+from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
+from edgeopt.measurement.generation.sides.at_once import for_clients
 from edgeopt.measurement.generation.sides.turns import (
     PARTS,
     FormTurns,
@@ -31,16 +34,22 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.memory import bytes_beside_cache
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, require_time, time_left_s
 from edgeopt.system.text import format_bytes
 
 LEAST_WINDOWS = 6
-"""Windows that judge at least, however short a time limit is."""
+"""Windows that judge at least, unless they take so much of a time limit that no form could be judged by them."""
+_FEWEST_WINDOWS = 2
+"""The same then: one has no spread."""
 _FEW_WINDOWS = 12
 _FEW_ROUNDS = 3
 _MOST_ROUNDS = 24
+_FASTEST = 4
+"""Times as fast as the original that no form reads a prompt."""
 _AS_FAST = 1 / 1.02
 """Speed over another form from which on one is no slower: what `ratio_of_rounds` counts as equal."""
 _SAVED = 3 / 4
@@ -68,6 +77,8 @@ class Entrant:
     prompts_by: str = ""
     """The form that computes prompts, where another computes tokens."""
     tokens_by: str = ""
+    engine: str = ""
+    """Engine of prompts and tokens; empty: ONNX Runtime, or of prompts that of `prompts_by`."""
     cache_of: str = ""
     """The form that is the same with a cache of four times the size; empty: none."""
     needs_bytes: int = 0
@@ -98,6 +109,8 @@ class FormContest:
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
     """What judges a model by windows."""
+    clients: int = 1
+    """Answers that are timed at once."""
     answer_tokens: int = 0
     """Tokens of a prompt and its answer, of the lengths asked for."""
     image_bytes: int = 0
@@ -106,8 +119,16 @@ class FormContest:
     """Most memory that weights and the cache of one answer may take."""
     judged_s: float = math.inf
     """When the original has to be judged, on the monotonic clock: windows that are left then judge nothing."""
+    fewer_s: float = math.inf
+    """When fewer windows than `LEAST_WINDOWS` have to do, on the monotonic clock."""
+    tried: set[str] = field(init=False, default_factory=set)
+    """Names of what was put together of forms, or was to be: no one is made twice."""
     base_bytes: int = field(init=False, default=0)
     """Memory that the original takes, where it is limited."""
+    left_windows: int = field(init=False, default=0)
+    """Windows for which a time limit left no time."""
+    window_s: float = field(init=False, default=0.0)
+    """Seconds that judging the original by one window took."""
     base: TextScore = field(init=False)
     """Scores of the original, in the order in which windows are asked."""
 
@@ -118,11 +139,53 @@ class FormContest:
         few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
         order = [*few, *(i for i in range(count) if i not in set(few))]
         self.windows, self.base = [], TextScore((), ())
-        for window in [given[i] for i in order]:
-            if len(self.windows) >= LEAST_WINDOWS and monotonic() > self.judged_s:
+        self._judge_original([given[i] for i in order])
+
+    def _judge_original(self, windows: Sequence[Any]) -> None:
+        """Judge the original by as many windows as there is time for.
+
+        Raises:
+            OutOfTime: If two take longer than the time limit; it tells what six take.
+        """
+        kept, began_s = list[Any](), monotonic()
+        for window in windows:
+            ahead_s = monotonic() + self.window_s
+            if len(kept) >= LEAST_WINDOWS and monotonic() > self.judged_s:
                 break
-            self.windows.append(window)
-            self.base = self.base.joined(self.score(self.original, [window]))
+            if len(kept) >= _FEWEST_WINDOWS and ahead_s > self.fewer_s:
+                break
+            try:
+                require_time(self.window_s)
+                self.base = self.base.joined(self.score(self.original, [window]))
+            except OutOfTime as over:
+                if len(kept) < _FEWEST_WINDOWS:
+                    raise OutOfTime(LEAST_WINDOWS * max(over.whole_s, self.window_s)) from over
+                break
+            kept.append(window)
+            self.window_s = (monotonic() - began_s) / len(kept)
+        self.windows, self.left_windows = kept, len(windows) - len(kept)
+
+    @property
+    def token_s(self) -> float:
+        """Seconds in which the original reads a token of the text; 0 where no text judges."""
+        window = self.windows[0] if self.windows else None
+        return self.window_s / len(window) if isinstance(window, Sequence) else 0.0
+
+    def entering_s(self, entrants: Sequence[Entrant]) -> float:
+        """Return about how many seconds a further form takes to enter, by the original and those that entered.
+
+        The first one's answers are not known: what judges it counts, and the prompts that the original reads beside it.
+        """
+        timed = [entrant.turns for entrant in entrants if entrant.turns]
+        answers_s = sum(turns.median_ms("answer") for turns in timed[-1]) / 1000 if timed else 0.0
+        if not timed and self.token_s:
+            tokens = [len(prompt) for prompt in self.prompts if not isinstance(prompt, Sound)]
+            answers_s = (1 + 1 / _FASTEST) * self.token_s * max(tokens, default=0)
+        return min(_FEW_WINDOWS, len(self.windows)) * self.window_s + (1 + _FEW_ROUNDS) * answers_s
+
+    def has_time(self, entrants: Sequence[Entrant]) -> bool:
+        """Return whether a further form could be judged before the time limit of this part of the work."""
+        return self.entering_s(entrants) <= time_left_s()
 
     def rise(self, entrant: Entrant) -> Rise:
         """Return how much more perplexed it is by the windows that judged it."""
@@ -139,9 +202,7 @@ class FormContest:
         known = [entrant.turns[0] for entrant in entrants if entrant.turns]
         if known:
             return reduce(FormTurns.joined, known)
-        alone, rounds = {"original": self.original}, 1 if is_hurried else _FEW_ROUNDS
-        prompts = dict.fromkeys(alone, self.prompts)
-        return measure_in_turns(alone, prompts, self.asked, 0.0, least=rounds, most=rounds)["original"]
+        return self._timed({"original": self.original}, 1 if is_hurried else _FEW_ROUNDS, 0)["original"]
 
     def leader(self, entrants: Sequence[Entrant]) -> Entrant | None:
         """Return the fastest that is in; None: nobody is."""
@@ -159,6 +220,19 @@ class FormContest:
             for entrant in left:
                 self._time(entrant, _FEW_ROUNDS)
         return None
+
+    def admit(self, entrant: Entrant, entrants: list[Entrant]) -> list[Note]:
+        """Judge and time a further entrant, and put it in; return why it is left out where the engine aborted on it.
+
+        Raises:
+            EdgeoptError: If the engine refuses it.
+            OutOfTime: At the end of a time limit.
+        """
+        self.enter(entrant)
+        if entrant.score is None:
+            return [Note(NoteKind.WARNING, f"{entrant.name} is left out: {entrant.out}", "the other forms go on")]
+        entrants.append(entrant)
+        return []
 
     def enter(self, entrant: Entrant) -> None:
         """Judge and time an entrant for a moment; one on which the engine aborts is out without a score."""
@@ -204,10 +278,12 @@ class FormContest:
                 entrant.out = told_large(entrant.needs_bytes)
 
     def needs_bytes(self, opened: Any) -> int:
-        """Return the memory of a language model and of one answer of the lengths asked for, its states too."""
-        alone = opened.origin.size_bytes - (opened.images.size_bytes if opened.images else 0)
-        alone += opened.prefill.held_bytes if opened.prefill else 0
-        return int(alone + self.image_bytes + self.answer_tokens * opened.token_bytes + opened.state_bytes)
+        """Return the memory of a language model and of answers of the lengths asked for, their states too."""
+        alone = bytes_beside_cache(opened, self.answer_tokens) - (opened.images.size_bytes if opened.images else 0)
+        each = self.answer_tokens * opened.token_bytes + opened.state_bytes
+        if self.clients > 1:  # slots keep the states that a run reads beside those that it writes, and a page each
+            each += opened.state_bytes + (opened.elsewhere.page_bytes if opened.elsewhere else 0)
+        return int(alone + self.image_bytes + self.clients * each)
 
     def leader_with_small_cache(self, entrants: Sequence[Entrant]) -> Entrant | None:
         """Return the fastest that memory holds, or would hold if its cache were in 8 bits; None: nobody.
@@ -216,7 +292,8 @@ class FormContest:
         """
         if self.image_bytes:
             return None
-        saved = 0.0 if self.most_bytes == math.inf else _SAVED * self.answer_tokens * self.original.token_bytes
+        tokens = self.clients * self.answer_tokens
+        saved = 0.0 if self.most_bytes == math.inf else _SAVED * tokens * self.original.token_bytes
         return self.leader([entrant for entrant in entrants if entrant.needs_bytes - saved <= self.most_bytes])
 
     def replaced_by(self, entrant: Entrant, entrants: Sequence[Entrant]) -> str:
@@ -280,12 +357,15 @@ class FormContest:
     def _time(self, entrant: Entrant, rounds: int) -> None:
         done = _rounds(entrant)
         with self._open(entrant) as opened:
-            both = {"original": self.original, entrant.name: opened}
-            found = measure_in_turns(
-                both, dict.fromkeys(both, self.prompts), self.asked, 0.0, least=rounds, most=rounds, first=done
-            )
+            found = self._timed({"original": self.original, entrant.name: opened}, rounds, done)
         more = found["original"], found[entrant.name]
         entrant.turns = (entrant.turns[0].joined(more[0]), entrant.turns[1].joined(more[1])) if entrant.turns else more
+
+    def _timed(self, models: Mapping[str, Any], rounds: int, first: int) -> dict[str, FormTurns]:
+        """Return the times of models over some rounds, the first of which has this number."""
+        with for_clients(models, self.clients) as asked:
+            prompts = dict.fromkeys(asked, self.prompts)
+            return measure_in_turns(asked, prompts, self.asked, 0.0, least=rounds, most=rounds, first=first)
 
     def _open(self, entrant: Entrant) -> LanguageModel | EncoderDecoder:
         return open_writer(entrant.file, self.threads)
@@ -303,6 +383,11 @@ class FormContest:
     def _tell(self, over_s: float, seconds: float) -> None:
         whole = Tenths(max(10 * seconds, 1))
         self.listener.progress("time the fastest forms", min(int(10 * over_s), whole), whole)
+
+
+def no_time(name: str) -> Note:
+    """Return that a form was not made, since a time limit left none to judge it."""
+    return Note(NoteKind.INFO, f"{name} is not made: no time was left to judge it", LONGER)
 
 
 def told_large(needs_bytes: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.executors._prompt_graph import OPENVINO
 from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.executors.openvino.prefill import options_of_prompts
+from edgeopt.executors.openvino.pages import options_on_openvino
 from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation.forms.image_encoder import ChosenEncoder, file_of_encoder
@@ -46,7 +46,7 @@ def deploy_language_model(
         InvalidFileError: If the disk is full.
     """
     best, weights = report.best, dict[str, PieceLayout]()
-    baseline = next(form for form in report.forms if form.name in ORIGINALS)
+    baseline = next(form for form in report.candidates if form.name in ORIGINALS)
     made, *beside = _stored(best, target, report.threads, weights)
     artefact, data = made
     with open_language_model(Path(best.file), report.threads)[0] as judged:
@@ -87,11 +87,10 @@ def _stored(
         model = load_model(file, in_place=True)
         stored = [(model, *in_bundle(model, weights))]
     scheme = form.tokens_by.partition("+")[0] or form.precision
-    of_prompts, elsewhere = target, scheme_of(form.prompts_by)
-    if elsewhere:
-        opened = options_of_prompts(threads)
-        of_prompts = replace(target, executor=OPENVINO, providers=opened.providers, options=opened.entries)
-    ways = (MODEL, scheme, target), (PREFILL, elsewhere or form.prompts_by.partition("+")[0], of_prompts)
+    opened, elsewhere = options_on_openvino(threads), scheme_of(form.prompts_by)
+    on_openvino = replace(target, executor=OPENVINO, providers=opened.providers, options=opened.entries)
+    of_tokens, of_prompts = on_openvino if form.engine else target, on_openvino if elsewhere else target
+    ways = (MODEL, scheme, of_tokens), (PREFILL, elsewhere or form.prompts_by.partition("+")[0], of_prompts)
     return [
         (
             replace(make_artefact(name, data, precision, how, threads, model.inputs, model.outputs), weights=beside),
@@ -133,4 +132,10 @@ def _proof(report: LanguageReport, best: LanguageForm) -> dict[str, Any] | None:
     if best.rise is None:
         return None
     windows = best.windows or report.windows
-    return {"word": best.word, "samples": windows, "allowed": report.max_rise, "rise_most": best.rise.high}
+    return {
+        "word": best.word,
+        "samples": windows,
+        "window_tokens": report.window_tokens,
+        "allowed": report.max_drop,
+        "rise_most": best.rise.high,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,8 @@ from edgeopt.optimization.generation.result import GuessChoice, LanguageForm
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.decoding.generation import AnswerOptions, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.memory import bytes_of_text
+from edgeopt.system.text import format_bytes
 
 _PROMPTS = 3
 """Prompts whose answers predict the gain."""
@@ -37,7 +40,12 @@ class _Guessing:
 
 
 def choose_guesses(
-    form: LanguageForm, opened: LanguageModel, prompts: Sequence[Any], asked: AnswerOptions, seconds: float
+    form: LanguageForm,
+    opened: LanguageModel,
+    prompts: Sequence[Any],
+    asked: AnswerOptions,
+    seconds: float,
+    left_bytes: float = math.inf,
 ) -> GuessChoice:
     """Return whether guesses make whole answers of the chosen form faster, and by how much.
 
@@ -47,21 +55,37 @@ def choose_guesses(
         prompts: Tokens, one a round.
         asked: Of each answer.
         seconds: For answers in turns, at least.
+        left_bytes: Memory that the form leaves of what is allowed; a draft that takes more makes no guesses.
     """
     if opened.states:
         return GuessChoice(told="not used: a wrong one cannot be taken back from states")
     if opened.sums is Sums.APART:
         return GuessChoice(told=f"not used: they may change the answers of {form.name}")
-    forecast = forecast_guesses(opened, prompts[:_PROMPTS], asked.most_tokens)
+    draft_bytes = _bytes_of_draft(opened, prompts, asked) if left_bytes < math.inf else 0
+    uses_draft = draft_bytes <= left_bytes
+    large = (
+        ""
+        if uses_draft
+        else f"; its draft, which takes {format_bytes(draft_bytes)}, does not fit beside it into --memory"
+    )
+    forecast = forecast_guesses(opened, prompts[:_PROMPTS], asked.most_tokens, uses_draft=uses_draft)
     if not forecast.pays:
-        return GuessChoice(told=str(forecast))
+        return GuessChoice(told=f"{forecast}{large}")
     plan = forecast.best
     models: dict[str, Writes] = {"plain": opened, "guessing": _Guessing(opened, plan)}
     turns = measure_in_turns(models, dict.fromkeys(models, prompts), asked, seconds)
     measured = ratio_between(turns["plain"], turns["guessing"], "answer")
     if measured.verdict is not Change.FASTER:
-        return GuessChoice(told=f"not used: answers {measured} in turns, not proven faster; predicted: {forecast}")
-    return GuessChoice(plan.by, plan.guesses, f"{forecast} predicted; answers {measured} in turns")
+        text = f"not used: answers {measured} in turns, not proven faster; predicted: {forecast}{large}"
+        return GuessChoice(told=text)
+    text = f"{forecast} predicted; answers {measured} in turns{large}"
+    return GuessChoice(plan.by, plan.guesses, text, draft_bytes if plan.by == DRAFT else 0)
+
+
+def _bytes_of_draft(opened: LanguageModel, prompts: Sequence[Any], asked: AnswerOptions) -> int:
+    """Return the memory of the draft, and of its cache beside the longest answer; 0: there is none."""
+    draft = opened.opened_draft()
+    return bytes_of_text(draft, max(map(len, prompts), default=0) + asked.most_tokens) if draft else 0
 
 
 def with_guesses(recipe: Recipe, choice: GuessChoice | None) -> Recipe:

@@ -5,53 +5,68 @@ A language model and an encoder with a decoder differ in how they are opened, in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.export.export import export_for
+from edgeopt.graph.model import Model
 from edgeopt.measurement.generation.budget import prove_budget
 from edgeopt.measurement.generation.sides.turns import PARTS, Prompt, Writes
+from edgeopt.optimization.folder.handover import MadeHere
+from edgeopt.optimization.folder.workspace import holds_run, lock_run
 from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.proof import as_forms, bytes_of_form, prove, told_of_end
-from edgeopt.optimization.generation.result import BASELINE, GuessChoice, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.result import BASELINE, LANGUAGE_RUN, GuessChoice, LanguageForm, LanguageReport
+from edgeopt.optimization.generation.resume import MODEL, Left, mark_folder
 from edgeopt.optimization.generation.summary import summarize_language
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
-from edgeopt.report.formats import write_pages
+from edgeopt.optimization.optimize import folder_of_run
+from edgeopt.optimization.report.columns import write_document
 from edgeopt.runtime.bundle import Bundle
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Listener
 from edgeopt.system.amounts import Tenths
-from edgeopt.system.declared.target import Target
+from edgeopt.system.declared.target import Target, TargetElsewhere
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.machine.threads import engine_threads
-from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time, time_left_s
-from edgeopt.system.text import format_bytes
+from edgeopt.system.processes.time_limit import OutOfTime, limited, longer, require_time, time_left_s
+from edgeopt.system.text import format_bytes, typed_duration
 
 _MAKING = "make forms"
+_MADE_BYTES = 1 << 30
+"""Bytes of float weights that become integers and are written in a second, where it goes fast: those of `w8a8`."""
 _LONGER = 3
 """Times the seconds of the contest that proving a budget may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterRun:
-    """One call of `optimize`."""
+    """One call of `optimize`; its folder is locked until its `with` ends."""
 
     options: LanguageOptions
     device: Target
+    named: str
+    """The target as it was named."""
+    out: Path | None
+    """Folder to write; None: `out/MODEL-TARGET`."""
     threads: int
     shares: TimeShares
     began_s: float
     """When the command began, on the monotonic clock."""
+    held: ExitStack = field(default_factory=ExitStack)
+    """The lock of its folder."""
 
     @classmethod
     def begin(
@@ -61,24 +76,93 @@ class WriterRun:
         listener: Listener,
         began_s: float | None,
         *,
-        is_here: bool = True,
+        named: str,
+        out: Path | None,
     ) -> WriterRun:
         """Begin a call: its time starts, and its threads are chosen.
 
         Args:
-            device: Target of the run.
+            device: Target of the run; of one elsewhere threads are the device's, as far as they are here.
             options: What is asked.
             listener: Hears how far it is.
             began_s: When a time limit began, on the monotonic clock; None: now.
-            is_here: Whether forms are measured on this machine; else threads are the device's, as far as they are here.
+            named: The target as it was named.
+            out: Folder to write; None: `out/MODEL-TARGET`.
 
         Raises:
             UnsupportedError: If the target does not run ONNX Runtime on a processor.
+            EdgeoptError: If a budget is asked for, which is of one answer, and several clients.
         """
         require_processor(device)
+        if options.clients > 1 and options.budget:
+            raise EdgeoptError(
+                "a --budget is of one answer, and --clients asks for several", remedy="leave one of them out"
+            )
         began_s = monotonic() if began_s is None else began_s
-        threads = engine_threads(options.threads) if is_here else engine_threads(0, options.threads)
-        return cls(options, device, threads, TimeShares(options.time_limit_s, listener, began_s), began_s)
+        is_elsewhere = isinstance(device, TargetElsewhere)
+        threads = engine_threads(0, options.threads) if is_elsewhere else engine_threads(options.threads)
+        shares = TimeShares(options.time_limit_s, listener, began_s)
+        return cls(options, device, named, out, threads, shares, began_s)
+
+    def __enter__(self) -> WriterRun:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.close()
+
+    def require_time(self) -> None:
+        """Raise where no form could be judged within the time limit any more: all before took too long.
+
+        Raises:
+            EdgeoptError: If so.
+        """
+        if monotonic() > self.shares.end_s(TimeShare.FORMS):
+            limit, spent_s = typed_duration(1000 * (self.options.time_limit_s or 0.0)), self.shares.spent_s
+            raise EdgeoptError(
+                f"opening the model and reading the texts took {spent_s:.0f} s: too long for the time limit of {limit}",
+                remedy=longer(spent_s / TimeShare.FEWER.value),
+            )
+
+    def exported(self, source: str, missing: Callable[[], EdgeoptError]) -> Path:
+        """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder.
+
+        Args:
+            source: As `export` takes it.
+            missing: What is wrong, before minutes are spent, where no text or sound was named that judges forms.
+
+        Raises:
+            EdgeoptError: If it cannot be exported, or nothing judges it.
+        """
+        if not self.options.eval:
+            raise missing()
+        self.shares.listener.say(f"export {source}")
+        made = export_for(source, self.named, self.out)
+        self.shares.listener.say(f"exported to {made.file}, compared with {made.framework}")
+        return made.file
+
+    def take_folder(
+        self,
+        name: str,
+        models: Sequence[Model],
+        calibration: Sequence[Sequence[int]] = (),
+        graphs: tuple[str, ...] = (MODEL,),
+    ) -> Left:
+        """Take the output folder, and lock it.
+
+        Args:
+            name: Of the model.
+            models: The original, a model or its parts.
+            calibration: Windows of the text that forms are fitted to.
+            graphs: Files of a form.
+
+        Raises:
+            InvalidFileError: If it holds something else, or is to be resumed and holds another run.
+            EdgeoptError: If another run writes there.
+        """
+        folder = folder_of_run(self.out, name, self.named)
+        holds_run(folder, LANGUAGE_RUN)
+        self.held.enter_context(lock_run(folder))
+        return mark_folder(folder, name, models, self.device, calibration, resumes=self.options.resume, graphs=graphs)
 
     def contest(
         self, original: Writes, windows: Sequence[Any], prompts: Sequence[Prompt], asked: AnswerOptions, **own: Any
@@ -106,6 +190,75 @@ class WriterRun:
         )
 
 
+@guarded()
+def optimize_writer(
+    search: Callable[[WriterRun, str], LanguageReport],
+    model: str,
+    *,
+    target: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> LanguageReport:
+    """Make the forms of a model that writes tokens, judge and measure them, and write what is proven fastest.
+
+    Args:
+        search: Does so, for the kind of model.
+        model: Shipped name, ONNX file or folder, with recipe or configurations beside it; or `hf:FOLDER`, exported
+            first.
+        target: One that runs ONNX Runtime on the processor of this machine.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked; `eval` names the text, or the sounds or texts, that judge.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        UnsupportedError: If this machine is not the target: forms are chosen by their times, and these are of here.
+        EdgeoptError: If the model, what judges it or the lengths do not fit, or memory does not suffice.
+    """
+    device = find_device(target)
+    if (reason := device.why_unfit()) and not isinstance(device, TargetElsewhere):
+        raise UnsupportedError(
+            f"forms are chosen by the times of their answers, and {reason}",
+            remedy="optimize on the device, or make the forms here and let it measure: --on ssh://USER@HOST",
+        )
+    with WriterRun.begin(device, options, listener, began_s, named=target, out=out) as run:
+        return search(run, model)
+
+
+@guarded()
+def make_writer_forms_for(
+    make: Callable[[WriterRun, str, TargetElsewhere], MadeHere],
+    model: str,
+    target: TargetElsewhere,
+    *,
+    named: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
+) -> MadeHere:
+    """Make the forms of a model that writes tokens for a device elsewhere, which takes them up and measures them.
+
+    Args:
+        make: Does so, for the kind of model.
+        model: As `optimize_writer`, like all that follow.
+        target: See `find_device_elsewhere`.
+        named: The target as it was named.
+        out: Folder to write; None: `out/MODEL-TARGET`.
+        options: What is asked.
+        listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        EdgeoptError: As `optimize_writer`, for everything that can be known before forms are judged.
+        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
+    """
+    with WriterRun.begin(target, options, listener, began_s, named=named, out=out) as run:
+        return make(run, model, target)
+
+
 @dataclass
 class Made:
     """The forms that were made and judged, and those that were left out."""
@@ -114,6 +267,29 @@ class Made:
     left_out: dict[str, list[str]] = field(default_factory=dict)
     """Names by the reason."""
     more: list[Note] = field(default_factory=list)
+    begun: str = ""
+    """Name of the form that was made or judged last."""
+    longest_s: float = field(init=False, default=0.0)
+    """Seconds of the form that was made slowest: those that come later are fitted to a text, and take no less."""
+
+    @contextmanager
+    def making(self, name: str, contest: FormContest, *, is_known: bool, least_s: float = 0.0) -> Iterator[None]:
+        """Make a form, unless time is not left to judge it as well, if it takes as long as any before it.
+
+        Args:
+            name: Of the form.
+            contest: That is to judge it.
+            is_known: Whether an earlier run made it.
+            least_s: Seconds that making it takes at the least, by what it is made of.
+
+        Raises:
+            OutOfTime: If so; nothing is made.
+        """
+        require_time((0.0 if is_known else max(self.longest_s, least_s)) + contest.entering_s(self.entrants))
+        self.begun, began_s = name, monotonic()
+        yield
+        if not is_known:  # one that is left out takes a look alone, which makes nothing longer
+            self.longest_s = max(self.longest_s, monotonic() - began_s)
 
     def leave_out(self, name: str, why: str) -> None:
         """Tell that a form was left out."""
@@ -125,6 +301,13 @@ class Made:
             self.leave_out(entrant.name, entrant.out)
         else:
             self.entrants.append(entrant)
+
+    def told_missing(self, names: Sequence[str]) -> str:
+        """Return which forms a time limit left out, and why; empty: none."""
+        missing = self.missing_of(names)
+        unmade = ", ".join(name for name in missing if name != self.begun)
+        texts = [f"no time to judge it: {self.begun}"] if self.begun in missing else []
+        return "; ".join([*texts, *([f"not made, as no time was left to judge them: {unmade}"] if unmade else [])])
 
     def missing_of(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that were neither judged nor left out."""
@@ -167,9 +350,8 @@ def judge_forms(
     shares, ahead = run.shares, Ahead(contest, run.options.processes)
     with shares.part(TimeShare.FORMS):
         enter(ahead)
-    missing = made.missing_of(names())
-    if missing and shares.is_late:
-        shares.warn(f"not made or not judged: {', '.join(missing)}")
+    if shares.is_late and (missing := made.told_missing(names())):
+        shares.warn(missing)
     ahead.tell_timing(made.entrants)
     _time_forms(contest, made.entrants, shares)
     refuse()
@@ -209,16 +391,18 @@ def prove_and_write(
         target=run.device.name,
         folder=folder,
         output_tokens=options.output_tokens,
-        max_rise=options.max_rise,
+        max_drop=options.max_rise,
         accuracy_asked=bool(options.eval) or options.max_drop is not None,
         windows=len(contest.windows),
-        cpu=read_environment().cpu,
+        left_windows=contest.left_windows,
+        environment=read_environment(),
         threads=run.threads,
-        forms=tuple(forms),
+        candidates=tuple(forms),
         chosen=choose_form(forms, options.budget),
-        seconds=0.0,
+        bundle=None,
         budget=options.budget,
         memory_bytes=options.memory_bytes,
+        clients=options.clients,
         **told,
     )
     report = replace(report, guessing=guess(report))
@@ -231,35 +415,74 @@ def prove_and_write(
         bundle=bundle.folder,
         was_cut=shares.was_cut,
     )
-    write_pages(summarize_language(report), report.folder, "report")
+    write_document(report, summarize_language(report))
     return report
 
 
 @dataclass(frozen=True, slots=True)
 class FormMaker:
-    """A form as it is made for another machine."""
+    """A form as it is made: for a contest, or for another machine."""
 
     name: str
     told: str
     """What it is."""
+    precision: str
+    """Its scheme, in the words of targets."""
+    file: Path
+    """Where it lies: a file, or a folder of graphs."""
     make: Callable[[], str]
     """Makes it, unless an earlier run did; returns why there is none, or nothing."""
-    file_of: Callable[[str], Path]
-    """Returns where a form of a name lies: a file, or a folder of graphs."""
-    known: Collection[str]
-    """Names of forms that an earlier run made, as far as they were asked for."""
+    was_finished: bool
+    """Whether an earlier run made it."""
+    weights_bytes: int = 0
+    """Size of what it is made of."""
+    read_tokens: int = 0
+    """Tokens of text that making it takes as long as the original's reading of."""
+
+    def least_s(self, token_s: float) -> float:
+        """Return about how many seconds making it takes at the least.
+
+        Args:
+            token_s: Seconds in which the original reads a token.
+        """
+        return self.weights_bytes / _MADE_BYTES + self.read_tokens * token_s
+
+    @property
+    def line(self) -> str:
+        """The line that tells of the form, once it is there."""
+        size = format_bytes(bytes_of_form(self.file))
+        return f"{self.name:<14} {size:>10}  {self.told}{', from disk' if self.was_finished else ''}"
 
 
-def line_of_form(name: str, file: Path, text: str, *, is_known: bool = False) -> str:
-    """Return the line that tells of a form which is there.
+def enter_forms(
+    makers: Sequence[FormMaker], contest: FormContest, made: Made, ahead: Ahead, *, done: int = 0, of: int = 0
+) -> None:
+    """Make forms, one by one, and let each into the contest; one that there is not is left out.
 
     Args:
-        name: Of the form.
-        file: Its file, or the folder of its graphs.
-        text: What it is.
-        is_known: Whether an earlier run made it.
+        makers: One for each form, in the order in which they are tried.
+        contest: Judges and times.
+        made: Is filled.
+        ahead: Hears how far it is.
+        done: Forms that were tried before these.
+        of: All forms that are tried; 0: these alone.
+
+    Raises:
+        OutOfTime: At the end of a time limit; what was judged before it stays.
     """
-    return f"{name:<14} {format_bytes(bytes_of_form(file)):>10}  {text}{', from disk' if is_known else ''}"
+    of = of or len(makers)
+    for position, maker in enumerate(makers, done):
+        ahead.tell_making(position, of, made.entrants)
+        least_s = maker.least_s(contest.token_s)
+        with made.making(maker.name, contest, is_known=maker.was_finished, least_s=least_s):
+            why = maker.make()
+        if why:
+            made.leave_out(maker.name, why)
+            continue
+        contest.listener.say(maker.line)
+        entrant = Entrant(maker.name, maker.told, maker.precision, maker.file)
+        contest.enter(entrant)
+        made.take(entrant)
 
 
 def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str]:
@@ -285,8 +508,7 @@ def make_forms_here(makers: Sequence[FormMaker], shares: TimeShares) -> list[str
             if maker.make():
                 left_out.add(maker.name)
             else:
-                is_known = maker.name in maker.known
-                listener.say(line_of_form(maker.name, maker.file_of(maker.name), maker.told, is_known=is_known))
+                listener.say(maker.line)
             done += 1
     listener.progress(_MAKING, len(makers), len(makers))
     if missing := [maker.name for maker in makers[done:]]:
@@ -337,21 +559,3 @@ def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShare
     text = "interrupted before the budget was decided"
     shares.notes.append(Note(NoteKind.WARNING, text, "edgeopt bench decides it"))
     return report
-
-
-def export_first(source: str, target: str, out: Path | None, listener: Listener, missing: EdgeoptError | None) -> Path:
-    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder.
-
-    Args:
-        source: As `export` takes it.
-        target: Shipped name, or path of a TOML file.
-        out: Output folder of the run; None: its default.
-        listener: Hears of it.
-        missing: What to raise, before minutes are spent, where nothing judges an exported model; None: something does.
-    """
-    if missing is not None:
-        raise missing
-    listener.say(f"export {source}")
-    made = export_for(source, target, out)
-    listener.say(f"exported to {made.file}, compared with {made.framework}")
-    return made.file

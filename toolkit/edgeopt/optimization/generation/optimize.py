@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.executors._guard import guarded
 from edgeopt.export.export import names_decoder
 from edgeopt.graph.model import load_model
+from edgeopt.measurement.generation.long_windows import score_long_text
+from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS, score_text
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
-from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.contest import LEAST_WINDOWS, Entrant, FormContest, no_time
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms.attention import AttentionTrials
 from edgeopt.optimization.generation.forms.image_encoder import (
@@ -25,18 +26,18 @@ from edgeopt.optimization.generation.forms.image_encoder import (
     file_of_encoder,
     require_seeing,
 )
-from edgeopt.optimization.generation.forms.kinds import FORMS, precision_of, with_chunks
-from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_prompts_elsewhere, scheme_of
-from edgeopt.optimization.generation.forms.split import enter_split, enter_split_with_small_cache
+from edgeopt.optimization.generation.forms.kinds import FITTED, FORMS, LATE, precision_of, with_chunks
+from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewhere, scheme_of
+from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split, enter_split_with_small_cache
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
-    FormMaker,
     Made,
     WriterRun,
-    export_first,
+    enter_forms,
     judge_forms,
-    line_of_form,
     make_forms_here,
+    make_writer_forms_for,
+    optimize_writer,
     prove_and_write,
 )
 from edgeopt.optimization.generation.options import LanguageOptions
@@ -51,70 +52,35 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
-from edgeopt.runtime.devices.availability import find_device
-from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.system.declared.target import TargetElsewhere
-from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
-from edgeopt.system.text import plural
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, require_time, time_left_s
+from edgeopt.system.text import plural, typed_duration
 
+_NOT_TOGETHER = "time limit reached: not all two graphs and forms by OpenVINO were tried"
 _NO_SMALL_CACHE = "no cache in 8 bits is tried: no text that calibrates or judges it holds the rows of a picture"
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
 
 
-@guarded()
-def optimize_language_model(
-    model: str,
-    *,
-    target: str,
-    out: Path | None,
-    options: LanguageOptions,
-    listener: Listener,
-    began_s: float | None = None,
-) -> LanguageReport:
-    """Make the forms of a language model, judge and measure them, and write the one that is proven fastest.
-
-    Args:
-        model: Shipped name, ONNX file or folder, with recipe and tokenizer beside it; or `hf:FOLDER`, exported first.
-        target: One that runs ONNX Runtime on the processor of this machine.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked.
-        listener: Hears how far it is.
-        began_s: When a time limit began, on the monotonic clock; None: now.
-
-    Raises:
-        EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
-    """
-    run = WriterRun.begin(find_device(target), options, listener, began_s)
-    file = _file_of(model, target, out, options, listener)
-    device, threads, shares = run.device, run.threads, run.shares
-    with started(file, device, named=target, out=out, options=options, threads=threads) as start:
+def _search(run: WriterRun, model: str) -> LanguageReport:
+    """Make the forms of a language model, judge and measure them, and write the one that is proven fastest."""
+    file = _file_of(run, model)
+    shares, options = run.shares, run.options
+    with started(run, file) as start:
         require_seeing(start.original, options)
         shares.say()
-        if start.left.handover is None:
-            of = prepared(start, FORMS, device, options.max_rise, listener)
-        else:
-            of = taken_over(start, FORMS, listener)
+        of = prepared(start, FORMS) if start.left.handover is None else taken_over(start, FORMS)
         original, recipe, texts = start.original, start.recipe, start.texts
         encoder, seen = None, [IN_FLOAT] if original.images is not None else []
         if options.pictures:
             seen = [NOT_JUDGED]
-            with shares.part(TimeShare.FORMS):
-                encoder, note = encoder_in_int8(
-                    original,
-                    recipe,
-                    options,
-                    target=target,
-                    device=device,
-                    folder=start.left.folder,
-                    threads=threads,
-                    listener=listener,
-                )
+            with shares.part(TimeShare.FEWER):  # behind FORMS no time would be left to judge
+                encoder, note = encoder_in_int8(start)
                 seen = [note]
         image_bytes = bytes_of_graphs([file_of_encoder(recipe, encoder)]) if recipe.image.sees else 0
         contest = _contest(run, original, texts, image_bytes)
-        trials = AttentionTrials(options.prompt_tokens, threads)
+        trials = AttentionTrials(options.prompt_tokens, run.threads)
         place, made = Workplace(start, of, trials), Made()
         language_forms = judge_forms(
             run,
@@ -132,9 +98,9 @@ def optimize_language_model(
         "window_tokens": len(texts.windows[0]),
         "asks": "--prompt TEXT" if original.images is None else "--prompt TEXT --image PICTURE",
         "image_encoder": encoder.speed if encoder else "",
-        "calibration": f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
+        "calibrated_on": f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
     }
-    opened_as = replace(device, options=original.origin.entries)
+    opened_as = replace(run.device, options=original.origin.entries)
 
     def deploy(report: LanguageReport) -> Bundle:
         chosen = recipe if report.chosen in ORIGINALS else _deployed(recipe, report)
@@ -146,104 +112,118 @@ def optimize_language_model(
         language_forms,
         start.left.folder,
         told=told,
-        guess=lambda report: None if shares.was_cut else _guessing(report, contest, shares),
+        guess=lambda report: None if shares.was_cut or options.clients > 1 else _guessing(report, contest, shares),
         deploy=deploy,
-        notes=lambda: (*original.origin.notes, *of.notes, *seen, *made.notes, *trials.notes()),
+        notes=lambda: (*original.origin.notes, *_of_texts(texts), *of.notes, *seen, *made.notes, *trials.notes()),
     )
 
 
-@guarded()
-def make_language_forms_for(
-    model: str,
-    target: TargetElsewhere,
-    *,
-    named: str,
-    out: Path | None,
-    options: LanguageOptions,
-    listener: Listener,
-    began_s: float | None = None,
-) -> MadeHere:
+optimize_language_model = partial(optimize_writer, _search)
+"""`optimize` of a language model."""
+
+
+def _make_here(run: WriterRun, model: str, target: TargetElsewhere) -> MadeHere:
     """Make the forms of a language model for a device elsewhere, which takes them up, judges and measures them.
 
     Only the form with the cache in 8 bits is made there, of the form that is fastest there; here the cache is measured.
-
-    Args:
-        model: As `optimize_language_model`, like all that follow.
-        target: See `find_device_elsewhere`.
-        named: The target as it was named.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked.
-        listener: Hears how far it is.
-        began_s: When a time limit began, on the monotonic clock; None: now.
-
-    Raises:
-        EdgeoptError: As `optimize_language_model`, for everything that can be known before forms are judged.
-        KeyboardInterrupt: What is finished stays on disk, and a run that resumes takes it up.
     """
-    run = WriterRun.begin(target, options, listener, began_s, is_here=False)
-    is_exported, file, shares = names_decoder(model), _file_of(model, named, out, options, listener), run.shares
-    with started(file, target, named=named, out=out, options=options, threads=run.threads) as start:
-        require_seeing(start.original, options)
+    file, shares = _file_of(run, model), run.shares
+    with started(run, file) as start:
+        require_seeing(start.original, run.options)
         if not start.left.is_complete:
             shares.say_here(target.address)
             start.ranges_file.unlink(missing_ok=True)
-            of = prepared(start, FORMS, target, options.max_rise, listener)
+            of = prepared(start, FORMS)
             place = Workplace(start, of, None)
-            makers = [
-                FormMaker(form.name, form.told, partial(place.make, form), place.file_of, place.known)
-                for form in of.forms
-            ]
-            names = make_forms_here(makers, shares)
+            names = make_forms_here(place.makers(), shares)
             with limited(shares.end_s(TimeShare.MADE)), suppress(OutOfTime):
                 write_ranges(start.ranges_file, place.cache_ranges())
             hand_over(start.left.folder, start.left.described, names, of.notes)
-    return MadeHere(str(file) if is_exported else model, start.left.folder)
+    return MadeHere(str(file) if names_decoder(model) else model, start.left.folder)
 
 
-def _file_of(model: str, target: str, out: Path | None, options: LanguageOptions, listener: Listener) -> Path:
+make_language_forms_for = partial(make_writer_forms_for, _make_here)
+"""The forms of a language model for a device elsewhere."""
+
+
+def _file_of(run: WriterRun, model: str) -> Path:
     """Return the file of a model; of a source the one that it is exported to first."""
-    if not names_decoder(model):
-        return find_language_model(model)
-    return export_first(model, target, out, listener, None if options.eval else no_text())
+    return run.exported(model, no_text) if names_decoder(model) else find_language_model(model)
 
 
 def _contest(run: WriterRun, original: LanguageModel, texts: TokenWindows, image_bytes: int) -> FormContest:
     options, shares = run.options, run.shares
     own_tokens = max(1, options.prompt_tokens - original.begins_with)
-    contest = run.contest(
-        original,
-        texts.windows,
-        [texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
-        AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
-        judged_s=shares.end_s(TimeShare.JUDGED),
-        answer_tokens=options.prompt_tokens + options.output_tokens,
-        image_bytes=image_bytes,
-        most_bytes=math.inf if options.memory_bytes is None else options.memory_bytes,
-    )
-    if len(contest.windows) < len(texts.windows):
-        shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
+    run.require_time()
+    opened_s = shares.spent_s
+    try:
+        with limited(shares.end_s(TimeShare.FORMS)):
+            contest = run.contest(
+                original,
+                texts.windows,
+                [texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
+                AnswerOptions(most_tokens=options.output_tokens, guesses=0, ends=False),
+                score=score_long_text if len(texts.windows[0]) > WINDOW_TOKENS else score_text,
+                judged_s=shares.end_s(TimeShare.JUDGED),
+                fewer_s=shares.end_s(TimeShare.FEWER),
+                clients=options.clients,
+                answer_tokens=options.prompt_tokens + options.output_tokens,
+                image_bytes=image_bytes,
+                most_bytes=math.inf if options.memory_bytes is None else options.memory_bytes,
+            )
+    except OutOfTime as over:
+        raise _too_little_time(options, len(texts.windows[0]), opened_s, over.whole_s) from over
+    if contest.left_windows:
+        text = f"{len(contest.windows)} of {plural(len(texts.windows), 'window')}"
+        shares.warn(f"{text} of {len(texts.windows[0]):,} tokens judge")
     return contest
 
 
+def _too_little_time(options: LanguageOptions, tokens: int, opened_s: float, windows_s: float) -> EdgeoptError:
+    """Return that a time limit leaves none to judge the original, and how long one would be enough.
+
+    Args:
+        options: What was asked.
+        tokens: Of a window.
+        opened_s: Seconds from the beginning until the text was read.
+        windows_s: Seconds of six windows, about.
+    """
+    limit = typed_duration(1000 * (options.time_limit_s or 0.0))
+    text = f"reading a window of {tokens:,} tokens takes the original about {windows_s / LEAST_WINDOWS:.0f} s"
+    problem = f"{text}: too long for the time limit of {limit}, as two windows judge forms at least"
+    shorter = ", or ask for shorter prompts with --prompt-tokens" if tokens > WINDOW_TOKENS else ""
+    return EdgeoptError(problem, remedy=longer((opened_s + windows_s) / TimeShare.FEWER.value) + shorter)
+
+
+def _of_texts(texts: TokenWindows) -> tuple[Note, ...]:
+    return () if texts.short is None else (texts.short,)
+
+
 def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> None:
-    """Make the forms, one by one, and let each into the contest.
+    """Make the forms, one by one, and let each into the contest; then those that are put together of them.
+
+    A time limit may end before the last forms, which gain least for what they take. Those that are put together gain
+    more (prompts of 1,900 tokens: 1.4x by OpenVINO), so that under a limit they come after the first forms already,
+    before any is fitted where prompts take the most time, and again behind later ones where another form leads by then.
 
     Raises:
         OutOfTime: At the end of a time limit; what was judged before it stays.
     """
-    listener, forms = contest.listener, place.of.forms
-    for i, form in enumerate(forms):
-        ahead.tell_making(i, len(forms), made.entrants)
-        require_time()
-        if why := place.make(form):
-            made.leave_out(form.name, why)
-            continue
-        entrant = Entrant(form.name, form.told, form.precision, place.file_of(form.name))
-        listener.say(line_of_form(form.name, entrant.file, form.told, is_known=form.name in place.known))
-        contest.enter(entrant)
-        made.take(entrant)
-    made.more += enter_split(contest, place, made.entrants)
-    made.more += enter_prompts_elsewhere(contest, place, made.entrants)
+    makers = place.makers()
+    late = (FITTED, LATE) if time_left_s() < math.inf else ()
+    parts = [[maker for maker in makers if not any(maker.name in names for names in late)]]
+    parts += [[maker for maker in makers if maker.name in names] for names in late]
+    done, is_whole = 0, True
+    for part in filter(None, parts):
+        try:
+            enter_forms(part, contest, made, ahead, done=done, of=len(makers))
+        except OutOfTime:  # what is put together needs no fitting: there may be time for it
+            is_whole = False
+        done += len(part)
+        if not is_whole or done == len(makers) or part is not parts[0] or _is_mostly_prompt(made.entrants):
+            _enter_together(contest, place, made)
+        if not is_whole:
+            break
     leaders = _leaders_with_small_cache(contest, made.entrants)
     if contest.image_bytes:
         made.more.append(Note(NoteKind.INFO, _NO_SMALL_CACHE))
@@ -252,16 +232,43 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
         enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
         made.more += enter(leader, contest, place, made.entrants)
         contest.drop_large(made.entrants)
-    ahead.tell_making(len(forms), len(forms), made.entrants)
+    ahead.tell_making(len(place.of.forms), len(place.of.forms), made.entrants)
+    if not is_whole:
+        raise OutOfTime
+
+
+def _is_mostly_prompt(entrants: Sequence[Entrant]) -> bool:
+    """Whether the fastest answer so far is spent before its first token for the most part."""
+    timed = [entrant.turns[-1] for entrant in entrants if entrant.turns]
+    fastest = min(timed, key=lambda turns: turns.median_ms("answer"), default=None)
+    return fastest is not None and 2 * fastest.median_ms("TTFT") > fastest.median_ms("answer")
+
+
+def _enter_together(contest: FormContest, place: Workplace, made: Made) -> None:
+    """Let in what is put together of the forms so far; what was said of fewer forms is taken back.
+
+    Raises:
+        OutOfTime: At the end of a time limit; a note says that some were not tried.
+    """
+    notes = list[Note]()
+    try:
+        for enter in (enter_split, enter_elsewhere):
+            notes += enter(contest, place, made.entrants)
+    except OutOfTime:
+        made.more.append(Note(NoteKind.WARNING, _NOT_TOGETHER, LONGER))
+        raise
+    stale = {no_time(name).detail for name in contest.tried}
+    kept = [note for note in made.more if note.detail not in stale and not note.detail.endswith(NO_SECOND)]
+    made.more[:] = kept + [note for note in notes if note not in kept]
 
 
 def _leaders_with_small_cache(contest: FormContest, entrants: Sequence[Entrant]) -> list[Entrant]:
     """Return who is let in again with a small cache: the fastest, and of two graphs the fastest single one beside it.
 
-    Two graphs may go out later for a single one, which then has a small cache to choose. Prompts by another engine are
-    never written into a cache in integers.
+    Two graphs may go out later for a single one, which then has a small cache to choose. Another engine than ONNX
+    Runtime writes into no cache in integers.
     """
-    here = [entrant for entrant in entrants if not scheme_of(entrant.prompts_by)]
+    here = [entrant for entrant in entrants if not (entrant.engine or scheme_of(entrant.prompts_by))]
     leaders = [contest.leader_with_small_cache(here)]
     if leaders[0] is not None and leaders[0].prompts_by:
         leaders.append(contest.leader_with_small_cache([entrant for entrant in here if not entrant.prompts_by]))
@@ -273,6 +280,8 @@ def _enter_with_small_cache(
 ) -> list[Note]:
     """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
     name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
+    if not contest.has_time(entrants):
+        return [no_time(name)]
     try:
         made = make_integer_cache(load_model(leader.file, in_place=True), place.cache_ranges())
     except InvalidFileError as error:
@@ -281,23 +290,20 @@ def _enter_with_small_cache(
         return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
     entrant = Entrant(name, text, leader.precision, place.write(name, made.model), cache_of=leader.name)
     try:
-        contest.enter(entrant)
+        return contest.admit(entrant, entrants)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
-    if entrant.score is None:
-        return [Note(NoteKind.WARNING, f"{name} is left out: {entrant.out}", "the other forms go on")]
-    entrants.append(entrant)
-    return []
 
 
 def _guessing(report: LanguageReport, contest: FormContest, shares: TimeShares) -> GuessChoice:
     """Return whether the chosen form guesses in its bundle."""
-    shares.listener.say("see whether guesses pay")
+    shares.listener.say("checking whether guesses pay")
     seconds = contest.seconds / _SHARE
     with shares.part(TimeShare.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
         require_time(seconds)
         try:
-            return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
+            left_bytes = contest.most_bytes - report.best.needs_bytes
+            return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds, left_bytes)
         except EdgeoptError as error:  # the form is chosen and proven: it does without
             return GuessChoice(told=f"not used: {error.problem}")
     why = "interrupted" if shares.was_cut else "the time limit was over"
@@ -314,5 +320,6 @@ def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
         chunk=beside.chunk,
         prefill=beside.prefill,
         prefill_engine=beside.prefill_engine,
+        engine=beside.engine,
     )
     return replace(chunks, generation=own)

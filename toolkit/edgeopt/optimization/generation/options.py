@@ -8,8 +8,10 @@ from edgeopt.measurement.common_options import output_tokens_option, prompt_toke
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
 from edgeopt.optimization.options import LABELS, LENGTH, MODEL
-from edgeopt.recipes.allowed import MAX_RISE
+from edgeopt.recipes.default_limits import MAX_RISE
+from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS
 from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 LEAST_PROCESSES = 6
 """Fresh processes that prove a choice: fewer give their median no interval of 95 %."""
@@ -24,17 +26,17 @@ class LanguageOptions:
     """Output tokens of the answers for which it is made fast."""
     max_drop: float | None = option(
         None,
-        "Of a language model: the share by which its perplexity may rise.",
+        "For a language model: the share by which its perplexity may rise.",
         group=LABELS,
         syntax=Syntax.NUMBER,
         least=0,
         most=1,
-        shown=f"{MAX_RISE:g}",
+        shown=f"language models {MAX_RISE:g}",
     )
     """Share by which the perplexity may rise; None: `MAX_RISE`."""
     eval: str = option(
         "",
-        "Of a language model: a text that judges; of an encoder with a decoder sounds, or texts.",
+        "For a language model: a text; for an encoder with a decoder: sounds or texts.",
         group=LABELS,
         metavar="LABELS",
         file_use=FileUse.READ,
@@ -43,7 +45,7 @@ class LanguageOptions:
     """File of text that judges; empty: the recipe's own."""
     calib: str = option(
         "",
-        "Of a language model: a text that calibrates.",
+        "For a language model: a text.",
         group=LABELS,
         metavar="TEXT",
         file_use=FileUse.READ,
@@ -52,33 +54,42 @@ class LanguageOptions:
     """File of text that calibrates roundings; empty: see `read_texts`."""
     pictures: str = option(
         "",
-        "Folder of pictures that calibrate and judge an INT8 encoder (language models that see).",
+        "Folder of pictures that calibrate and judge an INT8 encoder, for a language model that sees.",
         group=LABELS,
         metavar="FOLDER",
         file_use=FileUse.READ,
-        shown="none, the encoder stays in float",
+        shown="the encoder stays in float",
     )
     """Folder of pictures for the encoder of a model that sees; empty: its encoder stays as it is."""
-    threads: int = threads_option(MODEL)
+    threads: int = threads_option(MODEL, f"language models {DEFAULT_THREADS}")
     seconds: float = 20.0
     """For the long rounds of the contest."""
     budget: AnswerBudget | None = option(
         None,
-        "Of a language model ttft:200ms,tpot:20ms.",
+        "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
         group=LABELS,
         syntax=Syntax.ANSWER_BUDGET,
-        shown="no gate",
+        shown="none for a language model",
     )
     """Limits that the chosen form is to keep; None: no gate."""
     memory_bytes: int | None = option(
         None,
-        "The most that weights and the cache of one answer may take, such as 300MiB (language models).",
+        "Memory that the weights and the cache of one answer may take, such as 300MiB; for language models.",
         "--memory",
         group=LABELS,
         syntax=Syntax.BYTES,
         shown="no limit",
     )
     """Most bytes that weights and the cache of one answer may take; a form that takes more is out. None: no limit."""
+    clients: int = option(
+        1,
+        "For a language model: answers that are written at once, as by edgeopt serve --slots.",
+        group=LABELS,
+        syntax=Syntax.WHOLE,
+        least=1,
+        most=MOST_SLOTS,
+    )
+    """Answers that forms are timed with at once; of several the slowest counts."""
     processes: int = LEAST_PROCESSES
     """Fresh ones that prove the choice; 2 or more."""
     resume: bool = option(

@@ -87,6 +87,7 @@ def _as_form(contest: FormContest, entrant: Entrant, entrants: Sequence[Entrant]
         precision=entrant.precision,
         prompts_by=entrant.prompts_by,
         tokens_by=entrant.tokens_by,
+        engine=entrant.engine,
         replaces=contest.replaced_by(entrant, entrants),
         needs_bytes=entrant.needs_bytes,
     )
@@ -136,7 +137,8 @@ def prove(
                 prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
                 began_s = monotonic()
                 asked, entries = contest.asked, contest.original.origin.entries
-                runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries))
+                clients = contest.clients
+                runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries, clients))
                 each_s = monotonic() - began_s
         if len(runs) < _FEWEST:
             break

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
-from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.perplexity import Rise
+from edgeopt.measurement.generation.sides.turns import PARTS
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.optimization.report.gate import exit_code_of
+from edgeopt.optimization.report.result import Report
 from edgeopt.system.text import plural
 
 BASELINE, STORED = "fp32", "stored"
@@ -52,6 +50,8 @@ class LanguageForm:
     """The form that computes prompts, where another computes tokens: two graphs over one cache."""
     tokens_by: str = ""
     """The form that computes tokens then."""
+    engine: str = ""
+    """Engine of prompts and tokens; empty: ONNX Runtime, or of prompts that of `prompts_by`."""
     replaces: str = ""
     """The form in whose place it is written: the same with a cache of four times the size, and proven no faster."""
     needs_bytes: int = 0
@@ -69,44 +69,37 @@ class GuessChoice:
     guesses: int = 0
     told: str = ""
     """Why, with the figures."""
+    draft_bytes: int = 0
+    """Memory of the draft that guesses, where that was limited."""
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageReport:
-    """All forms, and the one that was chosen."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageReport(Report[LanguageForm]):
+    """All forms of a model that writes tokens, and the one that was chosen."""
 
-    model: str
-    target: str
-    folder: Path
+    kind: ClassVar[str] = "generation"
+
+    candidates: tuple[LanguageForm, ...]
+    metric: str = "perplexity"
     prompt_tokens: int
     output_tokens: int
-    max_rise: float
-    """Max rise of the perplexity that is allowed, as a share."""
     text: str
     """Name of the text that judged."""
     windows: int
     window_tokens: int
-    calibration: str
-    """Windows of which text calibrated."""
-    cpu: str
-    threads: int
-    forms: tuple[LanguageForm, ...]
-    chosen: str
-    seconds: float
-    notes: tuple[Note, ...] = ()
-    bundle: Path | None = None
-    """Its folder, once it is written."""
-    was_cut: bool = False
-    """Whether it was interrupted while it measured: the bundle holds what is proven so far."""
     budget: AnswerBudget | None = None
     guessing: GuessChoice | None = None
     """Whether the bundle guesses; None where nothing was tried."""
     memory_bytes: int | None = None
     """Most memory that weights and the cache of one answer may take; None: no limit."""
+    clients: int = 1
+    """Answers that were timed at once."""
     told_lengths: str = ""
     """Lengths of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
     told_judge: str = ""
     """What judged, where that is no text."""
+    left_windows: int = 0
+    """Further windows of the text, for which a time limit left no time."""
     asks: str = "--prompt TEXT"
     """What `edgeopt run` is given."""
     image_encoder: str = ""
@@ -114,22 +107,23 @@ class LanguageReport:
     judged: AnswerVerdict | None = None
     """What answers of the chosen form prove about the budget; None: none was asked for."""
 
-    accuracy_asked: bool = False
-    """Whether the user named what judges, or what may be lost: then accuracy that is not decided is no success."""
+    @property
+    def is_gate(self) -> bool:
+        """Whether answers were judged by a budget, or the memory is limited."""
+        return bool(self.verdict)
 
     @property
-    def exit_code(self) -> int:
-        """0 all is met or nobody asked; 2 the budget or the memory is missed; 3 not decided; 130 interrupted."""
-        code = self.judged.exit_code if self.judged else EXIT_PASS
+    def verdict(self) -> str:
+        """FAIL where the chosen form needs more memory than is allowed; else what answers prove about the budget."""
         if self.memory_bytes is not None and self.best.needs_bytes > self.memory_bytes:
-            code = EXIT_MISSED
-        is_open = self.accuracy_asked and self.best.word == Word.NOT_DECIDED
-        return exit_code_of(code, is_accuracy_open=is_open, was_cut=self.was_cut)
+            return "FAIL"
+        return self.judged.verdict.upper() if self.judged else ""
 
     @property
     def lengths(self) -> str:
         """The lengths that answers are made fast for, in words."""
-        text = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}"
+        at_once = f", {self.clients} at once" if self.clients > 1 else ""
+        text = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}{at_once}"
         return self.told_lengths or text
 
     @property
@@ -139,11 +133,12 @@ class LanguageReport:
         return self.told_judge or text
 
     @property
-    def best(self) -> LanguageForm:
-        """The chosen form."""
-        return next(form for form in self.forms if form.name == self.chosen)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        bundle = None if self.bundle is None else str(self.bundle)
-        return {**asdict(self), "folder": str(self.folder), "bundle": bundle}
+    def missing(self) -> str:
+        """The first figure of a form that its screens and pages need and a damaged file lacks; empty: none."""
+        for form in self.candidates:
+            for values, what in ((form.times_ms, "time"), (form.speed, "speed")):
+                if part := next((part for part in PARTS if values and part not in values), ""):
+                    return f"{what} of {part} of the form {form.name!r}"
+        if self.chosen not in ORIGINALS and not (self.best.times_ms and self.best.speed and self.best.rise):
+            return f"figures of the form {self.chosen!r}, which was chosen"
+        return ""

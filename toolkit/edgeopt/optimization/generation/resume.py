@@ -15,7 +15,7 @@ from edgeopt.graph.model import Model
 from edgeopt.optimization.folder.handover import Handover, forget_handover, handed_over
 from edgeopt.optimization.generation.result import LANGUAGE_RUN
 from edgeopt.system.declared.target import Target
-from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.disk.files import write_beside
 from edgeopt.system.machine.environment import package_versions
 
 MODEL = "model.onnx"
@@ -73,7 +73,7 @@ class Left:
         return [self.place(form) / name for name in self.graphs]
 
 
-def take_folder(
+def mark_folder(
     folder: Path,
     name: str,
     models: Sequence[Model],
@@ -83,7 +83,7 @@ def take_folder(
     resumes: bool,
     graphs: tuple[str, ...] = (MODEL,),
 ) -> Left:
-    """Take an output folder that is new, or of such a run.
+    """Mark an output folder as that of a run, and return what is left there of an earlier one.
 
     Args:
         folder: That is written.
@@ -95,14 +95,9 @@ def take_folder(
         graphs: Files of a form.
 
     Raises:
-        InvalidFileError: If it holds something else, or is to be resumed and holds another run.
+        InvalidFileError: If it is to be resumed and holds another run.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InvalidFileError(f"{folder} is a file", remedy="choose a folder with -o")
     mark = folder / LANGUAGE_RUN
-    require_writable(mark)
-    if folder.is_dir() and not mark.is_file() and any(folder.iterdir()):
-        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
     described = {
         "models": [model.fingerprint for model in models],
         "target": repr(target),

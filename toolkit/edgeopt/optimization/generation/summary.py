@@ -9,7 +9,9 @@ from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
-from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
+from edgeopt.optimization.report.columns import Columns, make_candidates_table, make_document, size_of
+from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines
+from edgeopt.system.processes.time_limit import LONGER
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
@@ -18,27 +20,24 @@ def summarize_language(report: LanguageReport) -> Document:
     values = (
         Value("asked for", f"{report.lengths}{f'; {report.budget}' if report.budget else ''}"),
         Value("judged by", report.judge),
-        *((Value("calibrated by", report.calibration),) if report.calibration else ()),
-        Value("machine", f"{report.cpu}, {plural(report.threads, 'thread')}"),
+        *((Value("calibrated by", report.calibrated_on),) if report.calibrated_on else ()),
+        Value("machine", f"{report.environment.cpu}, {plural(report.threads, 'thread')}"),
         *((Value("guesses", report.guessing.told),) if report.guessing else ()),
         *map(Value.of_note, report.notes),
     )
     sections = (
         Section(values=values),
-        Section("Speed against the original; what is FASTER is so in fresh processes", _speeds(report)),
-        Section(f"Perplexity, {report.max_rise:.1%} more is allowed", _losses(report)),
+        Section("Speed against the original; FASTER is proven in fresh processes", _speeds(report)),
+        Section(f"Perplexity, {report.max_drop:.1%} more is allowed", _losses(report)),
     )
-    title = f"{report.model} on {report.target}"
-    return Document(
-        "optimize", report.model, title, report.as_json(), sections, _verdict(report), seconds=report.seconds
-    )
+    return make_document(report, sections, _verdict(report))
 
 
 def _speeds(report: LanguageReport) -> Table:
     def ratio(part: str) -> Callable[[LanguageForm], str]:
         return lambda form: "1.00x" if form.name in ORIGINALS else str(form.speed[part]) if form.speed else ""
 
-    columns: dict[str, Callable[[LanguageForm], str]] = {
+    columns: Columns[LanguageForm] = {
         "form": lambda form: form.name,
         "answer": ratio("answer"),
         "proof": lambda form: str(form.speed["answer"].verdict) if form.speed else "",
@@ -47,25 +46,23 @@ def _speeds(report: LanguageReport) -> Table:
         "TTFT ms": lambda form: _ms(form, "TTFT"),
         "TPOT ms": lambda form: _ms(form, "TPOT"),
     }
-    kept = [form for form in report.forms if form.times_ms or form.name in ORIGINALS]
-    place = [form.name for form in kept].index(report.chosen)
-    return make_table(kept, columns, less=["TTFT ms", "TPOT ms", "proof"], chosen=place)
+    kept = [form for form in report.candidates if form.times_ms or form.name in ORIGINALS]
+    return make_candidates_table(report, columns, rows=kept, less=["TTFT ms", "TPOT ms", "proof"])
 
 
 def _losses(report: LanguageReport) -> Table:
-    columns: dict[str, Callable[[LanguageForm], str]] = {
+    columns: Columns[LanguageForm] = {
         "form": lambda form: form.name,
         "perplexity": lambda form: "" if form.windows and form.windows < report.windows else f"{form.perplexity:.3f}",
         "rise": lambda form: str(form.rise) if form.rise else "",
         "accuracy": lambda form: form.word,
         "same tokens": lambda form: f"{form.agreement:.1%}",
-        "size": lambda form: format_bytes(form.size_bytes),
+        "size": size_of,
         "windows": lambda form: str(form.windows or report.windows),
         "": lambda form: "chosen" if form.name == report.chosen else _why_not(form),
         "what it is": lambda form: form.told,
     }
-    place = [form.name for form in report.forms].index(report.chosen)
-    return make_table(report.forms, columns, words=["what it is"], less=["what it is", "windows", "size"], chosen=place)
+    return make_candidates_table(report, columns, words=["what it is"], less=["what it is", "windows", "size"])
 
 
 def _why_not(form: LanguageForm) -> str:
@@ -108,10 +105,13 @@ def _verdict(report: LanguageReport) -> VerdictLines:
 def _memory(report: LanguageReport) -> list[Value]:
     if report.memory_bytes is None:
         return []
-    needs, most = format_bytes(report.best.needs_bytes), format_bytes(report.memory_bytes)
-    text = f"{needs} of weights and of the cache of one answer, {most} allowed"
+    draft_bytes = report.guessing.draft_bytes if report.guessing else 0
+    needs, most = format_bytes(report.best.needs_bytes + draft_bytes), format_bytes(report.memory_bytes)
+    of = "one answer" if report.clients == 1 else plural(report.clients, "answer")
+    text = f"{needs} of weights and of the cache of {of}{', its draft too' if draft_bytes else ''}, {most} allowed"
     if report.best.needs_bytes > report.memory_bytes:
-        text += "; ask for shorter prompts or answers, or allow more"
+        fewer = ", for fewer --clients" if report.clients > 1 else ""
+        text += f"; ask for shorter prompts or answers{fewer}, or allow more"
     return [Value("memory", text)]
 
 
@@ -120,12 +120,14 @@ def _accuracy(report: LanguageReport) -> list[Value]:
     best = report.best
     assert best.rise is not None
     windows = best.windows or report.windows
-    values = [Value("accuracy", f"{best.word}: perplexity {best.rise}, {report.max_rise:.1%} allowed ({report.judge})")]
+    values = [Value("accuracy", f"{best.word}: perplexity {best.rise}, {report.max_drop:.1%} allowed ({report.judge})")]
     if best.word == Word.NOT_DECIDED:
-        more = best.rise.windows_to_decide(windows, report.max_rise)
+        more = best.rise.windows_to_decide(windows, report.max_drop)
         ways = [f"--max-drop {math.ceil(best.rise.high * 1000) / 1000:g} is what this proves"]
         if report.told_judge and more:
             ways.insert(0, f"about {more:,} of them in --eval")
+        elif windows < more <= windows + report.left_windows:
+            ways.insert(0, f"{LONGER}: {more} of the {windows + report.left_windows} windows may do")
         elif windows < more <= MOST_WINDOWS:
             ways.insert(0, f"a text of about {more} windows of {report.window_tokens} tokens in --eval")
         values.append(Value("to decide", "; or ".join(ways)))

@@ -20,6 +20,8 @@ class TimeShare(Enum):
 
     JUDGED = 0.1
     """The original has predicted the text, or answered what it hears or reads."""
+    FEWER = 0.25
+    """The same, where the few windows that judge at least are so long that they take more: fewer judge then."""
     MADE = 0.4
     """Forms are made, where another machine judges and times them in what is left."""
     FORMS = 0.55
@@ -49,6 +51,11 @@ class TimeShares:
     def end_s(self, share: TimeShare) -> float:
         """Return when a part ends, on the monotonic clock."""
         return math.inf if self.limit_s is None else self.began_s + share.value * self.limit_s
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the beginning."""
+        return monotonic() - self.began_s
 
     def seconds(self, wanted_s: float, share: TimeShare) -> float:
         """Return how many of some seconds are left until a part ends."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,18 @@ from edgeopt.optimization.generation.forms.attention import AttentionTrials
 from edgeopt.optimization.generation.forms.kinds import FUSED, KEPT, MatrixForm, with_chunks
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_memory, require_room
+from edgeopt.optimization.generation.life import FormMaker, WriterRun
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.resume import MODEL, Left, take_folder
+from edgeopt.optimization.generation.resume import MODEL, Left
 from edgeopt.optimization.generation.texts import TokenWindows, read_texts
-from edgeopt.optimization.optimize import folder_of_run
 from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.decoder_fusion import answers_last, fuse_decoder
 from edgeopt.steps.convert.kept_blocks import MOST_IN_FLOATS, bits_of_blocks, bytes_in_floats, in_floats
 from edgeopt.steps.convert.last_logits import keep_last_logits
-from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.system.disk.files import open_beside, write_beside
 from edgeopt.system.machine.memory import give_back
@@ -49,13 +48,13 @@ _RANGES = "candidates/cache_ranges.npz"
 class DecoderStart:
     """A language model, open, with its texts and the folder of its forms."""
 
+    run: WriterRun
     file: Path
     original: LanguageModel
     recipe: Recipe
     texts: TokenWindows
     loaded: Model
     left: Left
-    threads: int
 
     @property
     def ranges_file(self) -> Path:
@@ -64,32 +63,28 @@ class DecoderStart:
 
 
 @contextmanager
-def started(
-    file: Path, device: Target, *, named: str, out: Path | None, options: LanguageOptions, threads: int
-) -> Iterator[DecoderStart]:
+def started(run: WriterRun, file: Path) -> Iterator[DecoderStart]:
     """Open a language model, read its texts and take the output folder.
 
     Args:
+        run: What is asked.
         file: Of the model.
-        device: Target of the run.
-        named: The target as it was named.
-        out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked.
-        threads: Of the engine.
 
     Raises:
         EdgeoptError: If the model, the text or the lengths do not fit, or the folder holds something else.
     """
     if is_bundle(file):
         find_model(str(file))  # which says what takes one
-    original, recipe = open_right_decoder(file, threads)
+    original, recipe = open_right_decoder(file, run.threads)
     with original:
-        _require_lengths(options, original)
-        texts = read_texts(recipe, original, options.eval, options.calib)
-        folder, loaded = folder_of_run(out, recipe.name, named), load_model(file, in_place=True)
-        left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
-        with kept_in(folder / FOLDER if loaded.is_outside else None):
-            yield DecoderStart(file, original, recipe, texts, loaded, left, threads)
+        run.require_time()
+        _require_lengths(run.options, original)
+        length = run.options.prompt_tokens + run.options.output_tokens
+        texts = read_texts(recipe, original, run.options.eval, run.options.calib, length)
+        loaded = load_model(file, in_place=True)
+        left = run.take_folder(recipe.name, [loaded], texts.calibration)
+        with kept_in(left.folder / FOLDER if loaded.is_outside else None):
+            yield DecoderStart(run, file, original, recipe, texts, loaded, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +99,12 @@ class DecoderForms:
     notes: tuple[Note, ...]
 
 
-def prepared(
-    start: DecoderStart, forms: tuple[MatrixForm, ...], device: Target, max_rise: float, listener: Listener
-) -> DecoderForms:
+def prepared(start: DecoderStart, forms: tuple[MatrixForm, ...]) -> DecoderForms:
     """Return the forms with what they are made of.
 
     Args:
         start: The model.
         forms: That are tried; the fused one is tried too where anything can be fused.
-        device: Target of the run.
-        max_rise: Share by which the perplexity may rise.
-        listener: Hears how far it is.
 
     Raises:
         EdgeoptError: If memory does not suffice.
@@ -122,9 +112,11 @@ def prepared(
     bits = bits_of_blocks(start.loaded)
     has_floats = bytes_in_floats(start.loaded) < MOST_IN_FLOATS
     require_memory(start.loaded)
-    original, texts = start.original, start.texts
-    listener.say("look for what is written in many ops and can be one")
+    run, original, texts = start.run, start.original, start.texts
+    listener = run.shares.listener
+    listener.say("looking for groups of ops that one op can replace")
     fused = fuse_decoder(start.loaded, original.context, original.tokenizer.size)
+    run.require_time()
     head = start.recipe.generation.head
     source, stored = fused.model, None
     if bits in KEPT:
@@ -132,7 +124,7 @@ def prepared(
         source = in_floats(stored).model if has_floats else stored
     place = start.left.folder / FOLDER if start.loaded.is_outside else None
     material = DecoderMaterial(
-        source, device, texts.calibration, start.threads, head, max_rise, listener, stored, place
+        source, run.device, texts.calibration, run.threads, head, run.options.max_rise, listener, stored, place
     )
     listener.say(
         f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
@@ -152,7 +144,7 @@ def _told_of_blocks(bits: int, *, has_floats: bool) -> Note:
     return Note(NoteKind.WARNING, f"{text}; no other form is made, as in floats they are above 2 GB")
 
 
-def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Listener) -> DecoderForms:
+def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...]) -> DecoderForms:
     """Return the forms that another machine made.
 
     Raises:
@@ -162,7 +154,7 @@ def taken_over(start: DecoderStart, forms: tuple[MatrixForm, ...], listener: Lis
     assert handover is not None
     require_room(JUDGED_COPIES * start.loaded.size_bytes)
     made = [name for name in handover.steps if (start.left.place(name) / MODEL).is_file()]
-    listener.say(f"forms are taken up: {', '.join(made) or 'none'}")
+    start.run.shares.listener.say(f"forms are taken up: {', '.join(made) or 'none'}")
     tried = tuple(form for form in (FUSED, *KEPT.values()) if form.name in handover.steps) + forms
     return DecoderForms(tried, None, False, handover.told)
 
@@ -175,8 +167,6 @@ class Workplace:
     of: DecoderForms
     attention: AttentionTrials | None
     """Chooses how forms compute prompts; None: it is chosen on another machine."""
-    known: set[str] = field(default_factory=set)
-    """Names of forms that an earlier run made."""
 
     def make(self, form: MatrixForm) -> str:
         """Make a form, unless an earlier run did; return why there is none, empty: there is one.
@@ -185,7 +175,6 @@ class Workplace:
         """
         left = self.start.left
         if left.is_finished(form.name):
-            self.known.add(form.name)
             if self.attention is not None:
                 self.copy_beside(self.file_of(form.name).parent, load_model(self.file_of(form.name), in_place=True))
             return ""
@@ -205,6 +194,22 @@ class Workplace:
         with kept_in(self.start.left.folder / FOLDER / _FORM if self.start.loaded.is_outside else None):
             yield
         give_back()
+
+    def makers(self) -> list[FormMaker]:
+        """Return what makes the forms, in the order in which they are tried."""
+        return [
+            FormMaker(
+                form.name,
+                form.told,
+                form.precision,
+                self.file_of(form.name),
+                partial(self.make, form),
+                self.start.left.is_finished(form.name),
+                self.start.loaded.size_bytes,
+                form.reads * sum(map(len, self.start.texts.calibration)),
+            )
+            for form in self.of.forms
+        ]
 
     def file_of(self, name: str) -> Path:
         """Return the file of a form."""
@@ -237,7 +242,7 @@ class Workplace:
             place: Its folder.
             model: That computes its prompts.
             prefill: File of the graph of prompts, where it is another than that of tokens.
-            engine: Of that graph; empty: ONNX Runtime.
+            engine: Of what computes prompts, that graph or the form; empty: ONNX Runtime.
         """
         recipe, source = with_chunks(self.start.recipe, prefill, engine), self.start.file.parent
         recipe = replace(recipe, image=ImageTable())  # forms of a decoder that sees are judged on text

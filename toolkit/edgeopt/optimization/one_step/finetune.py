@@ -2,38 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.facts.integers import why_not_again
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
+from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, drop_of_means, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
-from edgeopt.measurement.opening.given import OpenedModel, open_given
+from edgeopt.measurement.opening.given import OpenedModel, filled_to_length, open_given
 from edgeopt.optimization.candidates.engines import open_engine
 from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.optimization.folder.workspace import FilesBeside
-from edgeopt.optimization.one_step.finetune_result import FigureChange, FinetuneResult
+from edgeopt.optimization.one_step.limits import MINUTES
+from edgeopt.optimization.report.training_charts import loss_curve
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines
+from edgeopt.report.figures import Figure
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
+from edgeopt.steps.finetune.standing import HeldOutCheck
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
 from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.optional import require_torch
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.threads import engine_threads
+from edgeopt.system.text import format_score, plural
 from edgeopt.tasks import Task, make_task
 
-MINUTES = 10.0
+# The result of `finetune`.
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """One figure of the student before and after training."""
+
+    before: float
+    after: float
+    by: Drop
+    """What it changed by, for the better where above zero, with its 95 % interval over pictures."""
+
+    def __str__(self) -> str:
+        return f"{format_score(self.before)} to {format_score(self.after)}, better by {self.by}"
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneResult:
+    """The result of a training."""
+
+    model: str
+    teacher: str
+    recipe: str
+    data: Path
+    file: Path | None
+    """None: training gained nothing, and nothing was written."""
+    reason: str
+    loss: FigureChange
+    """On held-out pictures, against the teacher."""
+    agreement: FigureChange
+    """Mean over the same pictures, 0 to 1, by ONNX Runtime."""
+    learned: int
+    """Pictures that were learned from."""
+    judged: int
+    """Pictures that judged, of which nothing was learned."""
+    features: int
+    """Tensors within the graph that were compared."""
+    curve: tuple[HeldOutCheck, ...]
+    metric: str = ""
+    """Metric of the labels; empty: there were none."""
+    of_teacher: float | None = None
+    labelled: FigureChange | None = None
+    """The metric; labels decide nothing here."""
+    pictures: int = 0
+    """On which the metric was computed."""
+    notes: tuple[Note, ...] = ()
+    given: str = ""
+    """The model as it was asked for: a path, which `compare` takes too."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if a model was written, 2 if training gained nothing."""
+        return EXIT_PASS if self.file else EXIT_MISSED
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return plain values."""
+        values = asdict(self)
+        curve = [{**asdict(check), "learned": check.learned if check.step else None} for check in self.curve]
+        result = {"data": str(self.data), "file": str(self.file) if self.file else None, "curve": curve}
+        return {**values, **result, "exit_code": self.exit_code}
+
+
 _TARGET = "cpu"
 
 
@@ -81,6 +149,7 @@ def finetune(
     path = find_model(str(model))
     frames = open_frames(Path(data))
     given = open_given(str(teacher), _TARGET, recipe, fed=frames.shapes or None, labels=eval)
+    given = filled_to_length(given, "training takes texts of one length")
     student = load_model(path)
     require_alike(student, given.model)
     frames = fed(frames, given.recipe, given.model.inputs)
@@ -201,3 +270,59 @@ def _score(given: OpenedModel, engine: Engine, labelled: LabelledFrames, model: 
 def _labelled(before: Scored, after: Scored) -> FigureChange | None:
     gain = drop_between(after, before)
     return FigureChange(before.accuracy.value, after.accuracy.value, gain) if gain else None
+
+
+# The result of `finetune` as a document.
+
+
+def summarize(result: FinetuneResult) -> Document:
+    """Return what a reader sees: losses and agreement with their intervals, the curve, notes, and what came of it."""
+    warnings = tuple(note for note in result.notes if note.kind in (NoteKind.WARNING, NoteKind.SKIPPED))
+    others = tuple(note for note in result.notes if note not in warnings)
+    return Document(
+        command="finetune",
+        subject=result.model,
+        title=f"{result.model} taught by {result.teacher}",
+        data=dict(result.as_json()),
+        sections=(
+            Section("How it was judged", values=_figures(result), is_detail=result.file is not None),
+            Section("Loss on held-out pictures", figures=(_curve(result),), is_detail=True),
+            Section(notes=warnings),
+            Section("What is known beside", notes=others, is_detail=True),
+        ),
+        verdict=_verdict(result),
+    )
+
+
+def _figures(result: FinetuneResult) -> tuple[Value, ...]:
+    taught = f"{plural(result.learned, 'picture')}, {plural(result.features, 'tensor')} compared beside the outputs"
+    values = [
+        Value("loss", str(result.loss)),
+        Value("agreement", str(result.agreement)),
+        Value("learned", taught),
+        Value("judged", f"on {plural(result.judged, 'held-out picture')}, 95 % intervals over pictures"),
+    ]
+    if result.labelled:
+        teacher = f"teacher {format_score(result.of_teacher)}, {plural(result.pictures, 'picture')}"
+        text = f"{result.metric} {result.labelled} ({teacher})"
+        values.append(Value("labels", text))
+    return tuple(values)
+
+
+def _curve(result: FinetuneResult) -> Figure:
+    return loss_curve(tuple(one.step for one in result.curve), tuple(one.loss for one in result.curve))
+
+
+def _verdict(result: FinetuneResult) -> VerdictLines:
+    if result.file is None:
+        return VerdictLines(
+            CommandOutcome.FAIL,
+            "the given model stays: training gained nothing beyond chance",
+            (Value("why", result.reason),),
+        )
+    return VerdictLines(
+        CommandOutcome.DONE,
+        f"{result.file} answers more like {result.teacher} than {result.model} does",
+        _figures(result),
+        next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",
+    )

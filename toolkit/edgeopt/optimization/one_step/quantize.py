@@ -5,6 +5,7 @@ The best form so far is on disk as soon as it is known, so that the search may b
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,16 +18,18 @@ from edgeopt.graph.facts.integers import why_not_again
 from edgeopt.graph.files.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.accuracy.evaluate import Progress
-from edgeopt.optimization.candidates.engines import open_engine
+from edgeopt.optimization.candidates.engines import as_there, open_engine
 from edgeopt.optimization.candidates.scoring import score_original
 from edgeopt.optimization.choice.form_choice import FormChoice
 from edgeopt.optimization.folder.replay import Replay, read_replay
 from edgeopt.optimization.folder.workspace import FilesBeside
-from edgeopt.optimization.one_step.quantize_result import QuantizeResult
+from edgeopt.optimization.one_step.limits import SEARCH_S
+from edgeopt.optimization.one_step.quantize_result import QuantizeResult, Tried
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import Plan, head, make_plan, require_uncompiled
 from edgeopt.optimization.run import Ears
 from edgeopt.optimization.start import open_context, open_material, read_as_the_recipe_says, read_given
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.runtime.devices.availability import find_device, require_providers
 from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting
 from edgeopt.steps.quantize.api import is_quantizable
@@ -36,9 +39,10 @@ from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS
 from edgeopt.steps.quantize.step import Searched, make_again, open_search
+from edgeopt.system.declared.target import find_target, target_names
 from edgeopt.system.disk.files import require_writable
+from edgeopt.system.text import format_drop, format_score
 
-TIME_LIMIT_S = 180.0
 _STEPS = ("simplify", "fuse", "quantize")
 _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""
@@ -55,7 +59,7 @@ def quantize(
     recipe: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     threads: int = 0,
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float = SEARCH_S,
     max_drop: float | None = None,
     seed: int = 0,
     replay: str | Path = "",
@@ -68,21 +72,21 @@ def quantize(
         model: Path of an ONNX file, or the name of a shipped model.
         target: Shipped name, or path of a TOML file.
         calib: Unlabelled pictures, or the word `synthetic`; empty: the recipe's own.
-        out: The file to write; None: `MODEL.int8.onnx` here. What decided its form is written beside it.
-        eval: Labels that judge the best attempts; empty: none, agreement decides.
+        out: The file to write; None: `MODEL.int8.onnx` here. The decisions that led to its form are written beside it.
+        eval: Labels that judge the best attempts; empty: agreement with the float model decides.
         recipe: Shipped name or path; None: read from the model.
-        shapes: Whole shapes of inputs by name, for what the model leaves free.
+        shapes: Whole shapes of inputs by name, for inputs whose shape the model leaves free.
         threads: 0: the target's, or one per fast physical core.
         time_limit_s: For calibration and attempts; labels are judged afterwards.
         max_drop: Metric that may be lost; None: the recipe's.
-        seed: Decides which positions of its tensors calibration keeps.
+        seed: Seed of the values that calibration keeps of each tensor.
         replay: Output folder or report of an earlier `optimize`, or the decisions beside a file: that form is made
-            again, and nothing is searched. Empty: no such thing.
-        say: Hears one line for each attempt.
-        tell: Hears how far calibration and evaluation are.
+        again, without a search. Empty: a search.
+        say: Called with a line for each attempt.
+        tell: Called with the progress of calibration and evaluation.
 
     Raises:
-        EdgeoptError: On what the user can mend; the best form so far stays on disk.
+        EdgeoptError: If something is wrong that the user can mend; the best form so far stays on disk.
     """
     earlier = read_replay(Path(replay)) if replay else None
     asked = Options(
@@ -106,7 +110,7 @@ def quantize(
     if not plan.quantizes:
         raise UnsupportedError(plan.notes[0].detail, remedy=plan.notes[0].hint or "choose another target")
     given.require_right_engine()
-    engine = open_engine(given.target, plan.threads)
+    engine = as_there(open_engine(given.target, plan.threads))
     material = open_material(given, replace(plan, eval=Path(eval) if eval else None), pictures)
     frames, labelled = material.frames, material.labelled
     if earlier:
@@ -166,6 +170,7 @@ def quantize(
             notes=tuple(dict.fromkeys(notes)),
             options=options if chosen else {},
             tensors=tuple(tensor_rows(searched.found)),
+            untimed=choice.untimed,
             given=str(model),
         )
 
@@ -216,3 +221,67 @@ def _how_to_open(model: Model, engine: Engine, options: Mapping[str, str]) -> li
         text = ", ".join(f"{name} = {value}" for name, value in options.items())
         notes.append(Note(NoteKind.CHOICE, f"measured with the session options {text}", "open it so"))
     return notes
+
+
+# The result of `quantize` as a document.
+
+
+def summarize(result: QuantizeResult) -> Document:
+    """Return what a reader sees: every form that was tried, notes, and the choice with its reason."""
+    columns: dict[str, Callable[[Tried], str]] = {
+        "form": lambda tried: tried.name,
+        "estimated speed": lambda tried: "" if tried.speed_ratio is None else f"{tried.speed_ratio:.2f}x",
+        "agreement": lambda tried: f"{tried.agreement:.3f}",
+        result.metric or "metric": lambda tried: format_score(tried.score),
+        "drop": lambda tried: format_drop(tried.judgement.drop) if tried.judgement else "",
+        "at most": lambda tried: format_drop(tried.judgement.risk) if tried.judgement else "",
+        "accuracy": lambda tried: str(tried.judgement.word) if tried.judgement else "",
+    }
+    chosen = result.tried.index(result.chosen) if result.chosen else None
+    return Document(
+        command="quantize",
+        subject=result.model,
+        title=f"{result.model} in INT8 for {result.target}",
+        data=result.as_json(),
+        sections=(
+            Section("Forms that were tried", make_table(result.tried, columns, chosen=chosen), is_detail=True),
+            Section(notes=_notes(result, NoteKind.WARNING, NoteKind.SKIPPED)),
+            Section("Why", values=(Value("why", result.reason),), is_detail=True),
+            Section("What was decided", notes=_notes(result, NoteKind.CHOICE, NoteKind.INFO), is_detail=True),
+        ),
+        verdict=_verdict(result),
+    )
+
+
+def _verdict(result: QuantizeResult) -> VerdictLines:
+    chosen = result.chosen
+    if chosen is None:
+        why = (Value("why", result.reason),)
+        enough = "accurate enough" if result.untimed else "fast and accurate enough"
+        return VerdictLines(CommandOutcome.FAIL, f"the float model stays: no INT8 form is {enough}", why)
+    facts = [Value("form", chosen.name)]
+    agrees = f"agrees with the float model in {chosen.agreement:.3f}"
+    if chosen.score is None:
+        facts.append(Value("accuracy", f"{agrees}; no labels judge it"))
+    else:
+        figures = f"{result.metric} {format_score(chosen.score)} (was {format_score(result.baseline)})"
+        word = f"{chosen.judgement.word}: " if chosen.judgement else ""
+        facts.append(Value("accuracy", f"{word}{figures}, {chosen.judgement}", more=agrees))
+    unknown = result.untimed or "no form was timed"
+    sentence = f"{result.file} is in INT8; whether it is faster is not known: {unknown}"
+    if chosen.speed_ratio is not None:
+        sentence = f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model"
+    return VerdictLines(CommandOutcome.DONE, sentence, tuple(facts), next_command=_compared(result))
+
+
+def _compared(result: QuantizeResult) -> str:
+    """Return the command that proves the estimate, on the engine that it was made for."""
+    target = find_target(result.target) if result.target in target_names() else None
+    is_other = target is not None and target.device == "cpu" and target.executor != "onnxruntime"
+    on = f" --target {result.target}" if is_other else ""
+    on += " --on ssh://USER@HOST" if result.untimed else ""
+    return f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}{on}"
+
+
+def _notes(result: QuantizeResult, *kinds: NoteKind) -> tuple[Note, ...]:
+    return tuple(note for note in result.notes if note.kind in kinds)

@@ -16,8 +16,8 @@ class Tried:
     """One INT8 form that was built and measured."""
 
     name: str
-    speed_ratio: float
-    """Time of the float model over its own, in turns."""
+    speed_ratio: float | None
+    """Time of the float model over its own, in turns; None where this machine is not the target."""
     agreement: float
     """With the float model, without labels."""
     score: float | None = None
@@ -52,6 +52,8 @@ class QuantizeResult:
     """Session options with which the file was measured, beyond those of the target."""
     tensors: tuple[Mapping[str, Any], ...] = ()
     """What is known of each tensor, the worst first; see `tensor_rows`."""
+    untimed: str = ""
+    """Why no form's speed is known: what differs between this machine and the target; empty: it was measured."""
     given: str = ""
     """The model as it was asked for: a path or a shipped name, which `compare` takes too."""
 

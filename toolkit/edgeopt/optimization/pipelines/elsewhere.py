@@ -58,23 +58,23 @@ def make_stages_for(
         load_calls(read_description(Path(asked)), code)
     except EdgeoptError as error:  # its packages may be on the device alone
         return f"its functions do not run here: {error.problem}"
-    start = started_pipeline(Path(asked), named=named, code=code, out=out, options=options)
-    described = start.described(target.name)
-    if handed_over(start.folder, described, resume=options.resume) is None:
-        forget_handover(start.folder)
-        try:
-            opened = open_original(start, target.profile, 0)
-            with closing(opened.open()) as pipeline:
-                observe_original(pipeline, start.pictures, start.inputs, hears.progress)
-        except EdgeoptError as error:
-            return f"it does not run here: {error.problem}"
-        finally:
-            shutil.rmtree(start.folder / "combinations", ignore_errors=True)  # opened for this machine
-        hand_over(start.folder, described, [stage.name for stage in start.description.models], ())
-    hears.say(f"{start.description.name}: candidates of each model are made here for {target.address}")
-    for position, stage in enumerate(start.description.models, 1):
-        hears.say("")
-        hears.say(f"stage {stage.name}: {stage.model}")
-        left = partial(later_s, began_s, len(start.description.models) - position)
-        make_for(**start.wishes_of(stage), target=target, named=named, listener=PartListener(hears, left))
-    return MadeHere(str(asked), start.folder)
+    with started_pipeline(Path(asked), named=named, code=code, out=out, options=options) as start:
+        described = start.described(target.name)
+        if handed_over(start.folder, described, resume=options.resume) is None:
+            forget_handover(start.folder)
+            try:
+                opened = open_original(start, target.profile, 0)
+                with closing(opened.open()) as pipeline:
+                    observe_original(pipeline, start.pictures, start.inputs, hears.progress)
+            except EdgeoptError as error:
+                return f"it does not run here: {error.problem}"
+            finally:
+                shutil.rmtree(start.folder / "combinations", ignore_errors=True)  # opened for this machine
+            hand_over(start.folder, described, [stage.name for stage in start.description.models], ())
+        hears.say(f"{start.description.name}: candidates of each model are made here for {target.address}")
+        for position, stage in enumerate(start.description.models, 1):
+            hears.say("")
+            hears.say(f"stage {stage.name}: {stage.model}")
+            left = partial(later_s, began_s, len(start.description.models) - position)
+            make_for(**start.wishes_of(stage), target=target, named=named, listener=PartListener(hears, left))
+        return MadeHere(str(asked), start.folder)

@@ -35,7 +35,8 @@ from edgeopt.optimization.pipelines.observe import Original, observe_original
 from edgeopt.optimization.pipelines.prove import JOINT, Proving, as_candidate, prove
 from edgeopt.optimization.pipelines.result import JointReport
 from edgeopt.optimization.pipelines.start import PipelineStart, later_s, open_original, started_pipeline
-from edgeopt.optimization.pipelines.summary import write_joint_report
+from edgeopt.optimization.pipelines.summary import summarize
+from edgeopt.optimization.report.columns import write_document
 from edgeopt.optimization.run import Silence
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.bundle import write_pipeline
@@ -44,6 +45,7 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
 from edgeopt.system.machine.environment import package_versions, read_environment
 from edgeopt.system.processes.time_limit import OutOfTime, limited
+from edgeopt.system.text import format_score
 
 _ROUNDS = 3
 """Combinations that are measured as a whole, where the first misses the budget or loses more than expected."""
@@ -78,15 +80,15 @@ def optimize_pipeline(
     """
     began_s = monotonic() if began_s is None else began_s
     options, hears = options or Options(), listener or Silence()
-    start = started_pipeline(Path(asked), named=target, code=code, out=out, options=options)
-    pipeline = open_original(start, target, options.threads)
-    handover = handed_over(start.folder, start.described(pipeline.target.name), resume=options.resume)
-    if handover is None:
-        forget_handover(start.folder)
-    models = _make_candidates(pipeline, start, target, hears, keeps_inputs=handover is None)
-    run = _Joint(pipeline, start.pictures, models, start.folder, options, hears, began_s)
-    run.notes += handover.told if handover else ()
-    return run.conclude()
+    with started_pipeline(Path(asked), named=target, code=code, out=out, options=options) as start:
+        pipeline = open_original(start, target, options.threads)
+        handover = handed_over(start.folder, start.described(pipeline.target.name), resume=options.resume)
+        if handover is None:
+            forget_handover(start.folder)
+        models = _make_candidates(pipeline, start, target, hears, keeps_inputs=handover is None)
+        run = _Joint(pipeline, start.pictures, models, start.folder, options, hears, began_s)
+        run.notes += handover.told if handover else ()
+        return run.conclude()
 
 
 def _make_candidates(
@@ -147,6 +149,8 @@ class _Joint:
         self._labels = labels_of(description, options.eval)
         drop = options.max_drop if options.max_drop is not None else description.max_drop
         self._wish = Wish(drop, description.least_agreement)
+        is_drop_asked = options.max_drop is not None and self._labels is not None
+        self._accuracy_asked = bool(options.eval) or is_drop_asked
 
     def conclude(self) -> JointReport:
         """Weigh the forms, choose, prove, and write bundle and report."""
@@ -179,13 +183,15 @@ class _Joint:
         for name, samples in decision.samples.items():
             samples.save(self._folder / "combinations" / f"{name}.npz")
         report = JointReport(
-            pipeline=self._given.description.name,
+            model=self._given.description.name,
             code=str(self._given.code) if self._given.code and self._given.calls else "",
             target=self._given.target.name,
             budget_ms=self._budget_ms,
             budget_asked=self._budget_asked,
             metric=judge.metric,
-            may_lose=self._may_lose(judge),
+            max_drop=self._may_lose(judge),
+            accuracy_asked=self._accuracy_asked,
+            threads=max(model.threads for model in self._models),
             pictures=len(judge.frames),
             forms=forms,
             fixed_ms=self._original.fixed_ms,
@@ -205,7 +211,7 @@ class _Joint:
             bundle=bundle,
             notes=tuple(dict.fromkeys((*self.notes, *decision.notes))),
         )
-        write_joint_report(report)
+        write_document(report, summarize(report))
         return report
 
     def _may_lose(self, judge: PipelineJudge) -> float:
@@ -224,7 +230,8 @@ class _Joint:
             judged = self._judge(combination, pipeline, judge)
             judgement = judged.judgement
             if judgement is not None and not (judgement.is_proven or judgement.is_open):
-                text = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
+                lost, expected = map(format_score, (judged.loss, combination.loss))
+                text = f"{combination} loses {lost} together, {expected} was expected"
                 self.notes.append(Note(NoteKind.CHOICE, f"{text}: more than {self._may_lose(judge):.4g}"))
                 most_loss = combination.loss - 1e-6
                 continue
@@ -322,11 +329,12 @@ class _Joint:
     def _reason(self, tried: _Tried, forms: Sequence[Sequence[StageForm]], most_loss: float) -> str:
         chosen = tried.decision.chosen
         lossy = [form for of_stage in forms for form in of_stage if form.loss > most_loss]
-        text = ", ".join(f"{form.stage} {form.name} loses {form.loss:.4f} of the whole" for form in lossy)
+        text = ", ".join(f"{form.stage} {form.name} loses {format_score(form.loss)} of the whole" for form in lossy)
         refused = f"; {text} ({most_loss:.4g} allowed)" if text else ""
         if tried.combination is None:
             return f"the models stay as they came: no combination of their forms is faster and accurate enough{refused}"
-        expected = f"{tried.combination.frame_ms:.3g} ms and a loss of {tried.combination.loss:.4f} were expected"
+        loss = format_score(tried.combination.loss)
+        expected = f"{tried.combination.frame_ms:.3g} ms and a loss of {loss} were expected"
         if chosen.name == BASELINE:
             return f"{chosen.reason}; tried together: {tried.combination} ({expected}){refused}"
         return f"{chosen.reason}; together: {tried.combination} ({expected}){refused}"

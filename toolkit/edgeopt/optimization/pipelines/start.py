@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -17,6 +18,7 @@ from edgeopt.measurement.pipelines.given import OpenedPipeline, beside, open_pip
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS
 from edgeopt.optimization.folder.resume import fingerprint_files
+from edgeopt.optimization.folder.workspace import holds_run, lock_run
 from edgeopt.optimization.optimize import folder_of_run
 from edgeopt.optimization.options import Options, Prefer
 from edgeopt.optimization.plan import all_steps
@@ -24,7 +26,7 @@ from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle
 from edgeopt.runtime.pipelines.description import FRAME, Description, Stage, read_description
 from edgeopt.system.declared.target import Target
-from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.disk.files import write_beside
 
 MARK = "pipeline-run.json"
 _FOR_MODELS = 0.6
@@ -51,6 +53,7 @@ class PipelineStart:
     def wishes_of(self, stage: Stage) -> dict[str, Any]:
         """Return what the `optimize` of a stage's model is asked for, by the names of its arguments."""
         limit_s, is_first = self.options.time_limit_s, stage.takes[0] == FRAME
+        feeding = (name for name, step in all_steps().items() if step.feeds)  # a pipeline reads its frames whole
         return {
             "model": beside(self.description, stage.model),
             "out": self.folder / "models" / stage.name,
@@ -61,6 +64,7 @@ class PipelineStart:
                 eval="",
                 budget_ms=None,
                 max_drop=None,
+                skip=(*self.options.skip, *feeding),
                 time_limit_s=limit_s * _FOR_MODELS / len(self.description.models) if limit_s else None,
             ),
         }
@@ -83,10 +87,11 @@ class PipelineStart:
         }
 
 
+@contextmanager
 def started_pipeline(
     file: Path, *, named: str, code: Path | None, out: str | Path | None, options: Options
-) -> PipelineStart:
-    """Read a pipeline and take its output folder.
+) -> Iterator[PipelineStart]:
+    """Read a pipeline, take its output folder and lock it.
 
     Args:
         file: A `pipeline.toml`.
@@ -102,8 +107,10 @@ def started_pipeline(
     description = read_description(file)
     folder, pictures = folder_of_run(Path(out) if out else None, description.name, named), _pictures(file, options)
     load_calls(description, code)  # a missing function ends the run here
-    _take(folder, description.name)
-    return PipelineStart(file, description, pictures, folder, code, options)
+    holds_run(folder, MARK)
+    with lock_run(folder):
+        write_beside(folder / MARK, json.dumps({"tool": "edgeopt optimize", "pipeline": description.name}) + "\n")
+        yield PipelineStart(file, description, pictures, folder, code, options)
 
 
 def require_possible(path: Path, options: Options) -> None:
@@ -119,7 +126,8 @@ def require_possible(path: Path, options: Options) -> None:
     if options.shapes:
         raise EdgeoptError("--shape is for a single model", remedy="name shapes in the recipe of the stage")
     known = all_steps()
-    if embedding := [name for name in options.steps or () if name in known and known[name].embeds]:
+    single = {name for name, step in known.items() if step.embeds or step.feeds}
+    if embedding := [name for name in options.steps or () if name in single]:
         raise EdgeoptError(
             f"{embedding[0]} is for a single model: the stages of a pipeline feed each other in Python",
             remedy=f"leave {embedding[0]} out",
@@ -170,11 +178,3 @@ def _model_of(description: Description, stage: Stage) -> Path:
         return find_model(beside(description, stage.model))
     except EdgeoptError as error:
         raise EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy) from error
-
-
-def _take(folder: Path, name: str) -> None:
-    """Take an output folder that is new, or of such a run."""
-    require_writable(folder / MARK)
-    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
-    write_beside(folder / MARK, json.dumps({"tool": "edgeopt optimize", "pipeline": name}) + "\n")

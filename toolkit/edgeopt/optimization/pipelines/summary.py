@@ -6,26 +6,24 @@ import shlex
 from collections.abc import Callable
 
 from edgeopt.errors import NoteKind
-from edgeopt.measurement.charts import StagedRun, draw_stages, ms
+from edgeopt.measurement.charts import ms
 from edgeopt.measurement.pipelines.figures import StageCost
-from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.pipelines.choice import Combination, StageForm
 from edgeopt.optimization.pipelines.result import JointReport
-from edgeopt.report.document import (
-    CommandOutcome,
-    Document,
-    JudgedCase,
-    KeyFigure,
-    Section,
-    Table,
-    Value,
-    VerdictLines,
-    make_table,
+from edgeopt.optimization.report.charts import budget_of, key_figures, stages_of
+from edgeopt.optimization.report.columns import Columns, frame_columns, make_document, make_frames_table
+from edgeopt.optimization.report.verdict import (
+    accuracy_of_choice,
+    budget_of_choice,
+    judgements_of,
+    kept,
+    machine_of,
+    outcome_of,
 )
-from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Figure, Limit, Points
-from edgeopt.report.formats import write_pages
-from edgeopt.system.text import format_budget, format_bytes, format_ms, plural
+from edgeopt.report.document import Document, Section, Table, Value, VerdictLines, make_table
+from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Figure, Points
+from edgeopt.system.text import format_ms, format_score, plural
 
 _READING = (
     "A form's time is a run's time, as often as it runs in a frame; its loss is what the last answers of the whole "
@@ -47,57 +45,18 @@ def summarize(report: JointReport) -> Document:
         Section("How to read it", text=_READING, is_detail=True),
         Section("Where this was measured", values=_facts(report), is_detail=True),
     )
-    return Document(
-        command="optimize",
-        subject=report.pipeline,
-        title=f"{report.pipeline}, a pipeline, on {report.target}",
-        data=report.as_json(),
-        sections=tuple(
-            section for section in sections if section.table or section.values or section.notes or section.text
-        ),
-        verdict=_verdict(report),
-        key_figures=_key_figures(report),
-        judgements=(JudgedCase.by_exit("budget", report.exit_code, _budget(report)),) if report.budget_asked else (),
-    )
-
-
-def write_joint_report(report: JointReport) -> None:
-    """Write `report.json`, `report.md` and what other formats have a file, into the output folder.
-
-    Raises:
-        InvalidFileError: If the folder is not writable or the disk is full.
-    """
-    write_pages(summarize(report), report.folder, "report")
+    title = f"{report.model}, a pipeline, on {report.target}"
+    verdict, figures = _verdict(report), key_figures(report)
+    return make_document(report, sections, verdict, title=title, key_figures=figures, judgements=judgements_of(report))
 
 
 def _wholes(report: JointReport) -> Table:
-    columns: dict[str, Callable[[Candidate], str]] = {
-        "whole": lambda candidate: "original" if candidate.name == BASELINE else candidate.name,
-        "speed": lambda candidate: (
-            "1.00x" if candidate.name == BASELINE else str(candidate.speed) if candidate.speed else ""
-        ),
-        "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
-        report.metric: _accuracy,
-        "p50 ms": lambda candidate: _ms(candidate, "p50_ms"),
-        "p99 ms": lambda candidate: _ms(candidate, "p99_ms"),
-        "budget": lambda candidate: candidate.latency.verdict if candidate.latency else "",
-        "size": lambda candidate: format_bytes(candidate.size_bytes),
+    columns: Columns[Candidate] = {
+        "whole": lambda candidate: _form(candidate.name),
+        **frame_columns(report),
         "": lambda candidate: "chosen" if candidate.name == report.chosen else "",
     }
-    place = [candidate.name for candidate in report.candidates].index(report.chosen)
-    less = ["", "size", "p99 ms", "budget", report.metric]
-    return make_table(report.candidates, columns, words=["", "proof", "budget"], less=less, chosen=place)
-
-
-def _accuracy(candidate: Candidate) -> str:
-    if candidate.score:
-        return f"{candidate.score.value:.4f}" + (f" ({-candidate.drop:+.4f})" if candidate.drop is not None else "")
-    return "" if candidate.agreement is None else f"{candidate.agreement:.3f}"
-
-
-def _ms(candidate: Candidate, part: str) -> str:
-    value = getattr(candidate.latency.frame, part) if candidate.latency else None
-    return "n/a" if value is None else format_ms(value * 1e6)
+    return make_frames_table(report, columns)
 
 
 def _chosen_forms(report: JointReport) -> tuple[Value, ...]:
@@ -136,7 +95,7 @@ def _forms(report: JointReport) -> Table:
         "stage": lambda other: other.stage,
         "form": lambda other: _form(other.name),
         "ms a frame": lambda other: format_ms(other.frame_ms * 1e6),
-        "the whole loses": lambda other: f"{other.loss:.4f}",
+        "the whole loses": lambda other: format_score(other.loss),
         "": lambda other: "chosen" if report.chosen_forms[other.stage] == other.name else "",
     }
     return make_table(listed, columns, words=["form", ""])
@@ -146,28 +105,17 @@ def _front(report: JointReport) -> Table:
     columns: dict[str, Callable[[Combination], str]] = {
         "combination": str,
         "ms a frame": lambda combination: format_ms(combination.frame_ms * 1e6),
-        "loses": lambda combination: f"{combination.loss:.4f}",
+        "loses": lambda combination: format_score(combination.loss),
     }
     return make_table(report.front, columns)
 
 
 def _figures(report: JointReport) -> tuple[Figure, ...]:
-    limit = Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
-    staged = [
-        StagedRun(
-            "original" if candidate.name == BASELINE else candidate.name,
-            candidate.latency.frame,
-            candidate.latency.stages,
-            Emphasis.CHOSEN if candidate.name == report.chosen else Emphasis.FIRST,
-        )
-        for candidate in report.candidates
-        if candidate.latency
-    ]
-    drawn = (draw_stages(staged, limit), _combinations(report, limit))
-    return tuple(one for one in drawn if one)
+    drawn = (stages_of(report), _combinations(report))
+    return tuple(figure for figure in drawn if figure)
 
 
-def _combinations(report: JointReport, limit: Limit) -> Points | None:
+def _combinations(report: JointReport) -> Points | None:
     if len(report.front) < 2:
         return None
     points = tuple(
@@ -175,22 +123,21 @@ def _combinations(report: JointReport, limit: Limit) -> Points | None:
             str(combination),
             Estimate(combination.frame_ms),
             Estimate(combination.loss),
-            (("takes", ms(combination.frame_ms)), ("loses", f"{combination.loss:.4f}")),
+            (("takes", ms(combination.frame_ms)), ("loses", format_score(combination.loss))),
             Emphasis.CHOSEN if combination == report.measured else Emphasis.PLAIN,
         )
         for combination in report.front
     )
     fastest = report.front[-1]
-    text = (
-        f"{plural(len(points), 'combination')}; the fastest takes {ms(fastest.frame_ms)} and loses {fastest.loss:.4f}."
-    )
+    loses = f"takes {ms(fastest.frame_ms)} and loses {format_score(fastest.loss)}"
+    text = f"{plural(len(points), 'combination')}; the fastest {loses}."
     return Points(
         title="What each millisecond costs",
         text=text,
         x=Axis("frame time, expected", "ms"),
         y=Axis(f"{report.metric} lost, expected", from_zero=True),
         points=points,
-        limit=limit,
+        limit=budget_of(report),
     )
 
 
@@ -206,46 +153,25 @@ def _facts(report: JointReport) -> tuple[Value, ...]:
     )
 
 
-def _key_figures(report: JointReport) -> tuple[KeyFigure, ...]:
-    best, key_figures = report.best, []
-    if best.speed:
-        proof = f"95 % interval {best.speed.low:.2f} to {best.speed.high:.2f}"
-        key_figures.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
-    if best.latency and best.latency.frame.p50_ms is not None:
-        key_figures.append(
-            KeyFigure("Frame time, p50", ms(best.latency.frame.p50_ms), f"budget {format_budget(report.budget_ms)} ms")
-        )
-    if accuracy := _accuracy(best):
-        key_figures.append(KeyFigure(report.metric.capitalize(), accuracy, "of the last answers"))
-    return tuple(key_figures)
-
-
-def _budget(report: JointReport) -> str:
-    latency = report.best.latency
-    return f"{report.verdict}: {latency.detail}" if latency else "not measured"
-
-
 def _verdict(report: JointReport) -> VerdictLines:
     best = report.best
     forms = ", ".join(f"{stage} {_form(name)}" for stage, name in report.chosen_forms.items())
     if best.name == BASELINE:
-        sentence = f"{report.pipeline} keeps its models as they came"
+        sentence = f"{report.model} keeps its models as they came"
     else:
-        sentence = f"{report.pipeline} is {best.speed} as fast with {forms}"
-    facts = [Value("chosen", report.reason)]
-    if best.latency:
-        gate = "" if report.budget_asked else " (the target's; --budget makes it a gate)"
-        facts.append(Value("budget", f"{best.latency.detail}{gate}"))
-    if report.verdict != "PASS":
-        facts.append(Value("mend", report.mend))
-    if warning := warning_of(report.trust):
-        facts.append(Value("machine", warning, more=report.trust.partition("; ")[2]))
-    outcome = CommandOutcome.by_exit(report.exit_code) if report.budget_asked else CommandOutcome.DONE
+        sentence = f"{report.model} is {best.speed} as fast with {forms}{kept(best)}"
+    facts = (
+        Value("chosen", report.reason),
+        *accuracy_of_choice(report),
+        budget_of_choice(report),
+        Value("mend", report.mend if report.verdict != "PASS" else ""),
+        machine_of(report),
+    )
     code = f" --code {shlex.quote(report.code)}" if report.code else ""
     return VerdictLines(
-        outcome,
+        outcome_of(report),
         sentence,
-        tuple(facts),
+        tuple(fact for fact in facts if fact.text),
         bundle=str(report.bundle),
         next_command=f"edgeopt bench {shlex.quote(str(report.bundle))}{code}",
     )

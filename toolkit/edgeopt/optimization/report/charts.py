@@ -7,19 +7,20 @@ from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, dr
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.optimization.candidate import BASELINE, Candidate
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.report.result import FramesReport
+from edgeopt.optimization.result import ModelReport
 from edgeopt.report.document import KeyFigure
 from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Intervals, Limit, Points, Row
-from edgeopt.system.text import format_budget, format_bytes
+from edgeopt.system.text import format_budget, format_bytes, format_drop, format_score
 
 
-def key_figures(report: Report) -> tuple[KeyFigure, ...]:
+def key_figures(report: FramesReport) -> tuple[KeyFigure, ...]:
     """Return speed, slowest frames, accuracy and size of what was chosen."""
     best, first = report.best, report.candidates[0]
     result = []
-    if best.speed:
-        proof = f"95 % interval {best.speed.low:.2f} to {best.speed.high:.2f}"
-        result.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
+    if speed := report.deployed_speed:
+        proof = f"95 % interval {speed.low:.2f} to {speed.high:.2f}"
+        result.append(KeyFigure("Speed, whole frames", f"{speed.speedup:.2f}x", proof))
     if best.latency:
         frame = best.latency.frame
         value = frame.p50_ms if frame.p99_ms is None else frame.p99_ms
@@ -27,8 +28,8 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         if value is not None:
             result.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
     if accuracy := accuracy_of(best):
-        lost = f"{best.word}: drop {best.drop:+.4f}, was {_accuracy_or(first)}" if best.drop is not None else ""
-        result.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
+        lost = f"{best.word}: drop {format_drop(best.drop)}, was {_accuracy_or(first)}" if best.drop is not None else ""
+        result.append(KeyFigure(report.metric, format_score(accuracy.value), lost or "of the original"))
     elif best.agreement is not None:
         known = best.judgement.agreement if best.judgement and best.judgement.agreement is not None else best.agreement
         word = f"{best.word}: " if best.word else ""
@@ -39,39 +40,44 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
 
 
 def _accuracy_or(candidate: Candidate) -> str:
-    return f"{candidate.score.value:.4f}" if candidate.score else "the original's"
+    return format_score(candidate.score.value) if candidate.score else "the original's"
 
 
-def overview(report: Report) -> tuple[Figure, ...]:
+def overview(report: ModelReport) -> tuple[Figure, ...]:
     """Return what decides: accuracy over time, and the proof of the speed."""
     figures = (_front(report), _speeds(report))
     return tuple(figure for figure in figures if figure)
 
 
-def stage_charts(report: Report) -> tuple[Figure, ...]:
+def stage_charts(report: ModelReport) -> tuple[Figure, ...]:
     """Return stages, percentiles and times in order."""
     budget = budget_of(report)
-    staged = [
-        StagedRun(candidate.name, candidate.latency.frame, candidate.latency.stages, emphasis_of(report, candidate))
-        for candidate in report.candidates
-        if candidate.latency
-    ]
     runs = [
         TimedRun(candidate.name, samples, emphasis_of(report, candidate))
         for candidate in report.candidates
         if (samples := samples_of(report, candidate))
     ]
     few = [run for run in runs if run.emphasis in (Emphasis.CHOSEN, Emphasis.FIRST)]
-    figures = (draw_stages(staged, budget), draw_percentiles(runs, budget), draw_times(few, budget))
+    figures = (stages_of(report), draw_percentiles(runs, budget), draw_times(few, budget))
     return tuple(figure for figure in figures if figure)
 
 
-def budget_of(report: Report) -> Limit:
+def stages_of(report: FramesReport) -> Figure | None:
+    """Return what each stage takes, candidate by candidate."""
+    staged = [
+        StagedRun(candidate.name, candidate.latency.frame, candidate.latency.stages, emphasis_of(report, candidate))
+        for candidate in report.candidates
+        if candidate.latency
+    ]
+    return draw_stages(staged, budget_of(report))
+
+
+def budget_of(report: FramesReport) -> Limit:
     """Return the budget as a line."""
     return Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
 
 
-def samples_of(report: Report, candidate: Candidate) -> Samples | None:
+def samples_of(report: ModelReport, candidate: Candidate) -> Samples | None:
     """Return the raw samples of the very latency that a candidate reports; None where they are not here."""
     if candidate.latency is None:
         return None
@@ -81,12 +87,12 @@ def samples_of(report: Report, candidate: Candidate) -> Samples | None:
         return None
     return (
         samples
-        if quantile(samples.steady().served().frame_ns, 0.5).value_ms == candidate.latency.frame.p50_ms
+        if quantile(samples.steady().served().response_ns, 0.5).value_ms == candidate.latency.frame.p50_ms
         else None
     )
 
 
-def emphasis_of(report: Report, candidate: Candidate) -> Emphasis:
+def emphasis_of(report: FramesReport, candidate: Candidate) -> Emphasis:
     """Return how much a candidate stands out in every chart."""
     if candidate.name == report.chosen:
         return Emphasis.CHOSEN
@@ -107,7 +113,7 @@ def accuracy_of(candidate: Candidate) -> Estimate | None:
     return Estimate(score.value, original - judged.drop_most, original - judged.drop_least)
 
 
-def _front(report: Report) -> Points | None:
+def _front(report: ModelReport) -> Points | None:
     timed = [
         candidate for candidate in report.candidates if candidate.latency and candidate.latency.frame.p50_ms is not None
     ]
@@ -119,7 +125,7 @@ def _front(report: Report) -> Points | None:
     chosen = next((other for other in points if other.name == report.chosen), points[-1])
     return Points(
         title="Accuracy against time",
-        text=f"{chosen.name} is chosen: {axis.label} {chosen.y.value:.4f} at {ms(chosen.x.value)}. "
+        text=f"{chosen.name} is chosen: {axis.label} {format_score(chosen.y.value)} at {ms(chosen.x.value)}. "
         "Up and left is better; whiskers are 95 % intervals, pale candidates are beaten by another.",
         x=Axis("frame time, p50", "ms"),
         y=axis,
@@ -128,14 +134,14 @@ def _front(report: Report) -> Points | None:
     )
 
 
-def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
+def _point(report: ModelReport, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
     p50 = candidate.latency.frame.p50_ms if candidate.latency else None
     known = 1.0 if candidate.name == BASELINE else candidate.agreement
     y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
     if p50 is None or y is None:
         return None
     samples = samples_of(report, candidate)
-    found = quantile(samples.steady().served().frame_ns, 0.5) if samples else None
+    found = quantile(samples.steady().served().response_ns, 0.5) if samples else None
     x = Estimate(p50, *_ends_ms(found))
     return ChartPoint(candidate.name, x, y, facts_of(report, candidate), emphasis_of(report, candidate))
 
@@ -146,14 +152,14 @@ def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:
     return found.low_ns / 1e6, found.high_ns / 1e6
 
 
-def facts_of(report: Report, candidate: Candidate) -> Facts:
+def facts_of(report: ModelReport, candidate: Candidate) -> Facts:
     """Return all figures of a candidate."""
     accuracy, latency = accuracy_of(candidate), candidate.latency
     times = {} if latency is None else {"frame p50": latency.frame.p50_ms, "frame p99": latency.frame.p99_ms}
     known = {
         "speed": f"{candidate.speed} {candidate.speed.verdict}" if candidate.speed else "",
         **{label: ms(value) for label, value in times.items() if value is not None},
-        report.metric: f"{accuracy.value:.4f}" if accuracy else "",
+        report.metric: format_score(accuracy.value) if accuracy else "",
         "accuracy": f"{candidate.word}: {candidate.judgement}" if candidate.judgement else "",
         "agreement": f"{candidate.agreement:.3f}" if candidate.agreement is not None else "",
         "size": format_bytes(candidate.size_bytes),
@@ -164,7 +170,7 @@ def facts_of(report: Report, candidate: Candidate) -> Facts:
     return tuple((label, text) for label, text in known.items() if text)
 
 
-def _speeds(report: Report) -> Intervals | None:
+def _speeds(report: ModelReport) -> Intervals | None:
     """Return the speed of each candidate against the original."""
     timed = [(candidate, candidate.speed) for candidate in report.candidates if candidate.speed]
     if not timed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.measurement.charts import ms
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.report.contact_sheet import ANSWERS, find_pairs
 from edgeopt.report.figures import (
     Axis,
@@ -28,7 +28,7 @@ _WORST = 3
 """Layers that are named in the chart."""
 
 
-def answers(report: Report) -> tuple[Figure, ...]:
+def answers(report: ModelReport) -> tuple[Figure, ...]:
     """Return pictures with the original's answers and with those of what was chosen."""
     title, sheet = "Before and after", "answers.png"
     if not (report.folder / sheet).is_file():
@@ -43,7 +43,7 @@ def answers(report: Report) -> tuple[Figure, ...]:
     return (BeforeAfter(title=title, text=text, file=sheet, before="original", after=report.chosen, pairs=pairs),)
 
 
-def placement_map(report: Report, candidate: Candidate) -> tuple[Figure, ...]:
+def placement_map(report: ModelReport, candidate: Candidate) -> tuple[Figure, ...]:
     """Return where the nodes of a candidate run, for a target that may leave some to the CPU."""
     if not candidate.placement:
         return ()

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.plan import PRUNE
 from edgeopt.optimization.report.charts import accuracy_of, emphasis_of, facts_of
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.report.document import Section, Table, Value, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Estimate, Facts, Points
 from edgeopt.steps.prune.account import ACCOUNT, CUT, PruningAccount, StoredCut, read_account, read_cut
-from edgeopt.system.text import plural
+from edgeopt.system.text import format_drop, format_score, plural
 
 _MOST_PINS, _MOST_NODES, _MOST_LAYERS = 8, 3, 60
 
 
-def removed_words(report: Report, candidate: Candidate) -> str:
+def removed_words(report: ModelReport, candidate: Candidate) -> str:
     """Return how much was pruned of a candidate, or of what it was made of; empty where nothing was.
 
     Args:
@@ -29,12 +29,12 @@ def removed_words(report: Report, candidate: Candidate) -> str:
     return f"-{_share(cut, account_of(report)):.0%}" if cut else "pruned"
 
 
-def account_of(report: Report) -> PruningAccount | None:
+def account_of(report: ModelReport) -> PruningAccount | None:
     """Return what pruning looked at; None where there was none, or its file is gone."""
     return read_account(report.folder / "candidates" / PRUNE / ACCOUNT)
 
 
-def cut_of(report: Report, candidate: Candidate) -> StoredCut | None:
+def cut_of(report: ModelReport, candidate: Candidate) -> StoredCut | None:
     """Return what was pruned of a candidate, or of the one it was made of; None where nothing was."""
     known = {each.name: each for each in report.candidates}
     while PRUNE in candidate.steps:
@@ -46,7 +46,7 @@ def cut_of(report: Report, candidate: Candidate) -> StoredCut | None:
     return None
 
 
-def pruning_sections(report: Report) -> tuple[Section, ...]:
+def pruning_sections(report: ModelReport) -> tuple[Section, ...]:
     """Return the frontier, the pins and the layers; none where nothing was pruned or looked at."""
     account = account_of(report)
     if account is None:
@@ -81,7 +81,7 @@ def pruning_sections(report: Report) -> tuple[Section, ...]:
     )
 
 
-def draw_frontier(report: Report) -> Points | None:
+def draw_frontier(report: ModelReport) -> Points | None:
     """Return accuracy, or agreement, over measured speed: pruned models, the dense ones, and integer forms of both."""
     shown = _shown(report)
     is_scored = all(accuracy_of(candidate) for candidate in shown)
@@ -108,7 +108,7 @@ def draw_frontier(report: Report) -> Points | None:
     )
 
 
-def _shown(report: Report) -> list[Candidate]:
+def _shown(report: ModelReport) -> list[Candidate]:
     """Return what the frontier compares: the model that was pruned, what was made of it, and all that is pruned."""
     pruned = [candidate for candidate in report.candidates if PRUNE in candidate.steps and candidate.speed]
     parents = {candidate.parent for candidate in pruned if candidate.steps[-1] == PRUNE}
@@ -122,7 +122,7 @@ def _shown(report: Report) -> list[Candidate]:
     return [*dense, *pruned]
 
 
-def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
+def _point(report: ModelReport, candidate: Candidate, *, is_scored: bool) -> ChartPoint | None:
     known = 1.0 if candidate.name == BASELINE else candidate.agreement
     y = accuracy_of(candidate) if is_scored else None if known is None else Estimate(known)
     if y is None:
@@ -134,7 +134,7 @@ def _point(report: Report, candidate: Candidate, *, is_scored: bool) -> ChartPoi
     return ChartPoint(candidate.name, x, y, (*facts_of(report, candidate), *more), emphasis_of(report, candidate))
 
 
-def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
+def _frontier_table(report: ModelReport, shown: Sequence[Candidate]) -> Table:
     return make_table(
         shown,
         {
@@ -142,11 +142,11 @@ def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
             "channels": lambda candidate: removed_words(report, candidate),
             "blocks": lambda candidate: _blocks(report, candidate),
             "speed": lambda candidate: str(candidate.speed) if candidate.speed else "1.00x",
-            report.metric: lambda candidate: f"{candidate.score.value:.4f}" if candidate.score else "",
+            report.metric: lambda candidate: format_score(candidate.score.value) if candidate.score else "",
             "agreement": lambda candidate: "" if candidate.agreement is None else f"{candidate.agreement:.3f}",
             "accuracy": lambda candidate: candidate.word,
-            "drop": lambda candidate: "" if candidate.drop is None else f"{candidate.drop:+.4f}",
-            "at most": lambda candidate: "" if candidate.drop_most is None else f"{candidate.drop_most:+.4f}",
+            "drop": lambda candidate: format_drop(candidate.drop),
+            "at most": lambda candidate: format_drop(candidate.drop_most),
             "repair": lambda candidate: cut.repair if (cut := cut_of(report, candidate)) else "",
         },
         words=["repair"],
@@ -159,7 +159,7 @@ def _share(cut: StoredCut, account: PruningAccount | None) -> float:
     return cut.removed / max(account.removable if account else 0, 1)
 
 
-def _blocks(report: Report, candidate: Candidate) -> str:
+def _blocks(report: ModelReport, candidate: Candidate) -> str:
     cut = cut_of(report, candidate)
     return f"-{len(cut.removed_blocks)}" if cut and cut.removed_blocks else ""
 
@@ -178,7 +178,7 @@ def _pin_table(account: PruningAccount) -> Table | None:
     return Table(("why", "channels", "nodes", "first of them"), tuple(rows), frozenset({"why", "first of them"}))
 
 
-def _layer_table(report: Report, account: PruningAccount) -> Table:
+def _layer_table(report: ModelReport, account: PruningAccount) -> Table:
     """Return the channels of each group in the pruned models, those that lost most first."""
     cuts = {
         candidate.name: cut

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.bench.stored import is_stored, read_stored
-from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.optimization.candidate import Latency
 from edgeopt.optimization.candidates.measure import latency_of
-from edgeopt.optimization.report.charts import samples_of
-from edgeopt.optimization.result import RESULT, Report, read_report
+from edgeopt.optimization.report.result import is_report
 from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.tasks import Accuracy
 
@@ -37,9 +36,16 @@ class EarlierRun:
     device: str
     """The processor that was measured."""
     threads: int
-    budget_ms: float
+    """0: not recorded."""
+    budget_ms: float | None
+    """None: of answers, or without a budget."""
     environment: Environment
     trust: str
+    """Empty: nothing was recorded about that."""
+    whole: str = FRAME
+    """What was timed: a frame, an answer."""
+    verdict: str = ""
+    """What is proven of its limits; empty: there were none."""
     latency: Latency | None = None
     """None: not measured."""
     samples: Samples | None = None
@@ -63,45 +69,25 @@ class EarlierRun:
         return values | {"folder": str(self.folder), "environment": self.environment.to_json()}
 
 
-def is_report(folder: Path) -> bool:
-    """Return whether a folder is what `optimize` wrote."""
-    return (folder / RESULT).is_file()
-
-
-def read_runs(folders: Sequence[Path]) -> tuple[EarlierRun, ...]:
+def read_runs(folders: Sequence[Path], of_optimize: Callable[[Path], EarlierRun]) -> tuple[EarlierRun, ...]:
     """Return the runs of folders that `optimize` or `bench -o` wrote, each with a label of its own.
+
+    Args:
+        folders: The folders.
+        of_optimize: Reads what `optimize` wrote, as its kind of workload does.
 
     Raises:
         InvalidFileError: If one is neither, or damaged.
+        EdgeoptError: If some are of frames and others of answers.
     """
-    runs = [_of_report(read_report(folder)) if is_report(folder) else _of_bench(folder) for folder in folders]
+    runs = [of_optimize(folder) if is_report(folder) else _of_bench(folder) for folder in folders]
+    first = runs[0]
+    if other := next((run for run in runs if run.whole != first.whole), None):
+        problem = f"{first.folder} holds times of whole {first.whole}s, and {other.folder} of {other.whole}s"
+        raise EdgeoptError(problem, remedy="show each alone")
     names = [run.folder.name or str(run.folder) for run in runs]
     labels = distinct_labels(names, [str(run.folder) for run in runs])
     return tuple(dataclasses.replace(run, label=label) for run, label in zip(runs, labels, strict=True))
-
-
-def _of_report(report: Report) -> EarlierRun:
-    best = report.best
-    return EarlierRun(
-        label="",
-        folder=report.folder,
-        command="optimize",
-        model=report.model,
-        target=report.target,
-        device=report.measured_on or report.environment.cpu,
-        threads=report.threads,
-        budget_ms=report.budget_ms,
-        environment=report.environment,
-        trust=report.trust,
-        latency=best.latency,
-        samples=samples_of(report, best),
-        chosen=best.name,
-        executor=f"{best.executor}, {best.precision}",
-        accuracy=best.simulated or best.score,
-        drop=best.drop,
-        speed=f"{best.speed} {best.speed.verdict}" if best.speed else "",
-        size_bytes=best.size_bytes,
-    )
 
 
 def _of_bench(folder: Path) -> EarlierRun:
@@ -110,6 +96,7 @@ def _of_bench(folder: Path) -> EarlierRun:
             f"{folder} holds no earlier run", remedy="name output folders of edgeopt optimize, or of edgeopt bench -o"
         )
     stored = read_stored(folder)
+    latency = latency_of(stored.samples, stored.budget_ms, stored.max_miss_ratio)
     return EarlierRun(
         label="",
         folder=folder if folder.is_dir() else folder.parent,
@@ -121,7 +108,9 @@ def _of_bench(folder: Path) -> EarlierRun:
         budget_ms=stored.budget_ms,
         environment=stored.environment,
         trust=stored.trust.upper(),
-        latency=latency_of(stored.samples, stored.budget_ms),
+        whole=stored.samples.whole,
+        verdict=stored.verdict.upper() or latency.verdict,
+        latency=latency,
         samples=stored.samples,
         executor=stored.executor,
     )

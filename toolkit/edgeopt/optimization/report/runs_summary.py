@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, ms
+from edgeopt.measurement.samples import FRAME
 from edgeopt.optimization.report.runs import SCHEMA, EarlierRun, differences
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Limit, Points
-from edgeopt.system.text import format_budget, format_bytes, plural
+from edgeopt.system.text import format_budget, format_bytes, format_drop, plural
 
 
 def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
@@ -36,7 +37,8 @@ def _verdict(runs: Sequence[EarlierRun]) -> VerdictLines:
         return VerdictLines(CommandOutcome.DONE, f"{plural(len(runs), 'run')}, none of them measured", (apart,))
     p50, first = min(timed, key=lambda pair: pair[0])
     most = f" of {len(timed)} runs" if len(timed) > 1 else ""
-    return VerdictLines(CommandOutcome.DONE, f"{first.label} has the shortest median frame{most}: {ms(p50)}", (apart,))
+    sentence = f"{first.label} has the shortest median {first.whole}{most}: {ms(p50)}"
+    return VerdictLines(CommandOutcome.DONE, sentence, (apart,))
 
 
 def _table(runs: Sequence[EarlierRun]) -> Table:
@@ -45,23 +47,24 @@ def _table(runs: Sequence[EarlierRun]) -> Table:
         "model": lambda earlier_run: earlier_run.model,
         "target": lambda earlier_run: earlier_run.target,
         "chosen": lambda earlier_run: earlier_run.chosen,
-        "accuracy": lambda earlier_run: (
-            f"{earlier_run.accuracy.metric} {earlier_run.accuracy.value:.4f}" if earlier_run.accuracy else ""
-        ),
+        "accuracy": lambda earlier_run: earlier_run.accuracy.short if earlier_run.accuracy else "",
         "size": lambda earlier_run: "" if earlier_run.size_bytes is None else format_bytes(earlier_run.size_bytes),
         "p50 ms": lambda earlier_run: _ms(earlier_run, "p50_ms"),
         "p99 ms": lambda earlier_run: _ms(earlier_run, "p99_ms"),
-        "budget": lambda earlier_run: (
-            f"{format_budget(earlier_run.budget_ms)} ms {earlier_run.latency.verdict}"
-            if earlier_run.latency
-            else "not measured"
-        ),
+        "budget": lambda earlier_run: _judged(earlier_run) if earlier_run.latency else "not measured",
         "speed": lambda earlier_run: earlier_run.speed,
         "device": lambda earlier_run: earlier_run.device,
         "machine": lambda earlier_run: earlier_run.trust.partition(";")[0],
     }
     less = ["machine", "device", "target", "size", "p99 ms", "model", "budget"]
     return make_table(runs, columns, words=["model", "target", "chosen", "device", "machine"], less=less)
+
+
+def _judged(earlier_run: EarlierRun) -> str:
+    """Return the budget of a frame, and what is proven of it; of answers, whose limits are several, the proof alone."""
+    if earlier_run.budget_ms is None:
+        return earlier_run.verdict
+    return f"{format_budget(earlier_run.budget_ms)} ms {earlier_run.verdict}"
 
 
 def _ms(earlier_run: EarlierRun, part: str) -> str:
@@ -79,7 +82,7 @@ def _overview(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
         Points(
             title="Accuracy against time",
             text="What each run chose; up and left is better.",
-            x=Axis("frame time, p50", "ms"),
+            x=Axis(f"{known[0].whole} time, p50", "ms"),
             y=Axis(known[0].accuracy.metric if known[0].accuracy else ""),
             points=points,
             limit=_budget(known),
@@ -105,10 +108,10 @@ def _facts(earlier_run: EarlierRun) -> Facts:
         "target": earlier_run.target,
         "device": earlier_run.device,
         "chosen": earlier_run.chosen,
-        "frame p50": f"{_ms(earlier_run, 'p50_ms')} ms",
-        "frame p99": f"{_ms(earlier_run, 'p99_ms')} ms",
-        "accuracy": f"{earlier_run.accuracy.metric} {earlier_run.accuracy.value:.4f}" if earlier_run.accuracy else "",
-        "drop": "" if earlier_run.drop is None else f"{earlier_run.drop:+.4f}",
+        f"{earlier_run.whole} p50": f"{_ms(earlier_run, 'p50_ms')} ms",
+        f"{earlier_run.whole} p99": f"{_ms(earlier_run, 'p99_ms')} ms",
+        "accuracy": earlier_run.accuracy.short if earlier_run.accuracy else "",
+        "drop": format_drop(earlier_run.drop),
     }
     return tuple((label, text) for label, text in known.items() if text)
 
@@ -118,7 +121,7 @@ def _times(runs: Sequence[EarlierRun]) -> tuple[Figure, ...]:
     staged = [
         StagedRun(run.label, run.latency.frame, run.latency.stages, _emphasis(i))
         for i, run in enumerate(runs)
-        if run.latency
+        if run.latency and run.whole == FRAME  # only the stages of a frame add up to it
     ]
     timed = [TimedRun(run.label, run.samples, _emphasis(i)) for i, run in enumerate(runs) if run.samples]
     figures = (draw_stages(staged, budget), draw_percentiles(timed, budget), draw_times(timed, budget))
@@ -132,8 +135,9 @@ def _emphasis(place: int) -> Emphasis:
 
 def _budget(runs: Sequence[EarlierRun]) -> Limit | None:
     """Return the budget that all runs have; None where they have several."""
-    result = {run.budget_ms for run in runs}
-    return Limit(f"budget {format_budget(runs[0].budget_ms)} ms", runs[0].budget_ms) if len(result) == 1 else None
+    budgets = {run.budget_ms for run in runs}
+    budget_ms = runs[0].budget_ms if len(budgets) == 1 else None
+    return None if budget_ms is None else Limit(f"budget {format_budget(budget_ms)} ms", budget_ms)
 
 
 def _differences(runs: Sequence[EarlierRun]) -> Table:

@@ -1,4 +1,4 @@
-"""The result of `optimize` as a document; a column of its table is one line of `_columns`."""
+"""The result of `optimize` of a single model as a document."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.statistics.quantile import StageTime
-from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.report.charts import key_figures, overview, stage_charts
+from edgeopt.optimization.report.columns import (
+    Columns,
+    frame_columns,
+    make_document,
+    make_frames_table,
+    ms_or_none,
+    write_document,
+)
 from edgeopt.optimization.report.detail_charts import answers, layer_chart, placement_map
 from edgeopt.optimization.report.frontier import pruning_sections, removed_words
 from edgeopt.optimization.report.training_charts import training_charts
 from edgeopt.optimization.report.verdict import judge, judgements_of
-from edgeopt.optimization.result import Report
-from edgeopt.report.document import Document, Section, Table, Value, make_table
-from edgeopt.report.formats import write_pages
+from edgeopt.optimization.result import ModelReport
+from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, timed_layers, worst_tensors
 from edgeopt.system.machine.affinity import threads_in_words
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import format_bytes, format_score, plural
 
 _SHOWN_FROM = 0.01
 """Share of the frame from which a stage gets a column."""
-_LESS_TIMES = ("load", "upload", "download", "p99 ms", "postprocess", "preprocess", "p50 ms")
-
-Columns = dict[str, Callable[[Candidate], str]]
 
 
-def summarize(report: Report) -> Document:
+def summarize(report: ModelReport) -> Document:
     """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
     sections = [
-        Section(table=_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
-        Section(_stage_title(report), _table(report, _stage_columns(report)), figures=stage_charts(report))
+        Section(table=make_frames_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
+        Section(_stage_title(report), make_frames_table(report, _stage_columns(report)), figures=stage_charts(report))
         if _is_timed(report)
         else Section(),
         *pruning_sections(report),
@@ -45,77 +49,54 @@ def summarize(report: Report) -> Document:
         *(_candidate(report, candidate) for candidate in report.candidates),
         Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
     ]
-    return Document(
-        command="optimize",
-        subject=report.model,
-        title=f"{report.model} on {report.target}",
-        data=report.as_json(),
-        sections=tuple(
-            section
-            for section in sections
-            if section.table or section.values or section.notes or section.text or section.figures
-        ),
-        verdict=judge(report),
-        key_figures=key_figures(report),
-        judgements=judgements_of(report),
+    return make_document(
+        report, sections, judge(report), key_figures=key_figures(report), judgements=judgements_of(report)
     )
 
 
-def write_report(report: Report) -> None:
+def write_report(report: ModelReport) -> None:
     """Write `report.json`, `report.md` and what other formats have a file, into the output folder.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    write_pages(summarize(report), report.folder, "report")
+    write_document(report, summarize(report))
 
 
 def candidate_line(candidate: Candidate) -> str:
     """Return one line about a candidate that was just made."""
-    score = f"{candidate.score.metric} {candidate.score.value:.4f}" if candidate.score else ""
-    simulated = f"{candidate.simulated.value:.4f} with the device's numbers" if candidate.simulated else ""
+    score = candidate.score.short if candidate.score else ""
+    simulated = f"{format_score(candidate.simulated.value)} with the device's numbers" if candidate.simulated else ""
     parts = (f"{format_bytes(candidate.size_bytes):>8}", score, simulated, candidate.placement, candidate.unfit)
     resumed = "from disk" if candidate.is_resumed else ""
     return f"{candidate.name:<14}  {'  '.join(part for part in (*parts, resumed) if part)}"
 
 
-def _columns(report: Report) -> Columns:
-    device = f"{report.metric} {'simulated' if report.untimed else 'on device'}"
+def _columns(report: ModelReport) -> Columns[Candidate]:
+    def mark(candidate: Candidate) -> str:
+        return "chosen" if candidate.name == report.chosen else "front" if candidate.on_front else ""
+
     return {
         "candidate": lambda candidate: candidate.name,
-        "speed": _speed,
-        "predicted": lambda candidate: str(candidate.predicted.speed) if candidate.predicted else "",
-        "ms there": lambda candidate: str(candidate.predicted.time) if candidate.predicted else "",
-        "proof": lambda candidate: str(candidate.speed.verdict) if candidate.speed else "",
-        report.metric: _score,
-        device: lambda candidate: f"{candidate.simulated.value:.4f}" if candidate.simulated else "",
-        "drop": lambda candidate: (
-            "" if candidate.drop is None or candidate.name == BASELINE else f"{candidate.drop:+.4f}"
-        ),
-        "at most": lambda candidate: "" if candidate.drop_most is None else f"{candidate.drop_most:+.4f}",
-        "accuracy": lambda candidate: candidate.word,
-        "p50 ms": lambda candidate: _ms(candidate.latency.frame.p50_ms) if candidate.latency else "",
-        "p99 ms": lambda candidate: _ms(candidate.latency.frame.p99_ms) if candidate.latency else "",
-        f"{report.budget_ms:.1f} ms": report.budget_word,
-        "size": lambda candidate: format_bytes(candidate.size_bytes),
+        **frame_columns(report, "simulated" if report.untimed else "on device"),
         "wire": lambda candidate: "" if candidate.wire_bytes is None else format_bytes(candidate.wire_bytes),
         "channels": lambda candidate: removed_words(report, candidate),
-        "": lambda candidate: "chosen" if candidate.name == report.chosen else "front" if candidate.on_front else "",
+        "": mark,
     }
 
 
-def _has_p99(report: Report) -> bool:
+def _has_p99(report: ModelReport) -> bool:
     """Whether any stage has a p99: with few frames none has, and a column of n/a tells nothing."""
     timed = [candidate.latency for candidate in report.candidates if candidate.latency]
     return any(time.p99_ms is not None for latency in timed for time in latency.stages.values())
 
 
-def _stage_title(report: Report) -> str:
+def _stage_title(report: ModelReport) -> str:
     times = "p50 / p99" if _has_p99(report) else "p50: too few frames for a p99"
     return f"Stages of one process in ms, {times}"
 
 
-def _stage_columns(report: Report) -> Columns:
+def _stage_columns(report: ModelReport) -> Columns[Candidate]:
     """Return a column for each stage that takes time: on a CPU upload and download take next to nothing."""
     show = _times if _has_p99(report) else _median
 
@@ -131,55 +112,19 @@ def _stage_columns(report: Report) -> Columns:
     return {"candidate": lambda candidate: candidate.name, **shown}
 
 
-def _table(report: Report, columns: Columns) -> Table:
-    chosen = [candidate.name for candidate in report.candidates].index(report.chosen)
-    less = [
-        "",
-        "at most",
-        f"{report.budget_ms:.1f} ms",
-        report.metric,
-        "channels",
-        "size",
-        "wire",
-        *_LESS_TIMES,
-        "drop",
-    ]
-    return make_table(report.candidates, columns, words=["", "proof", "accuracy"], less=less, chosen=chosen)
-
-
-def _is_timed(report: Report) -> bool:
+def _is_timed(report: ModelReport) -> bool:
     return any(candidate.latency for candidate in report.candidates)
 
 
-def _score(candidate: Candidate) -> str:
-    if candidate.score:
-        return f"{candidate.score.value:.4f}"
-    return "n/a" if candidate.agreement is None else f"agree {candidate.agreement:.3f}"
-
-
-def _speed(candidate: Candidate) -> str:
-    if candidate.predicted:
-        return str(candidate.speed) if candidate.speed else ""
-    if candidate.name == BASELINE:
-        return "1.00x"
-    if candidate.speed is None:
-        return "not measured"
-    return str(candidate.speed)
-
-
 def _times(time: StageTime | None) -> str:
-    return "n/a" if time is None else f"{_ms(time.p50_ms)} / {_ms(time.p99_ms)}"
+    return "n/a" if time is None else f"{ms_or_none(time.p50_ms)} / {ms_or_none(time.p99_ms)}"
 
 
 def _median(time: StageTime | None) -> str:
-    return "n/a" if time is None else _ms(time.p50_ms)
+    return "n/a" if time is None else ms_or_none(time.p50_ms)
 
 
-def _ms(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}"
-
-
-def _refused(report: Report) -> tuple[Value, ...]:
+def _refused(report: ModelReport) -> tuple[Value, ...]:
     return tuple(
         Value("refused", f"{candidate.name}: {candidate.refused}")
         for candidate in report.candidates
@@ -187,7 +132,7 @@ def _refused(report: Report) -> tuple[Value, ...]:
     )
 
 
-def _shared_notes(report: Report, *kinds: NoteKind) -> tuple[Note, ...]:
+def _shared_notes(report: ModelReport, *kinds: NoteKind) -> tuple[Note, ...]:
     """Return the notes of some kinds, each once, those of candidates with their names."""
     owners: dict[Note, list[str]] = {note: [] for note in report.notes}
     for candidate in report.candidates:
@@ -201,7 +146,7 @@ def _shared_notes(report: Report, *kinds: NoteKind) -> tuple[Note, ...]:
     )
 
 
-def _why(report: Report) -> tuple[Value, ...]:
+def _why(report: ModelReport) -> tuple[Value, ...]:
     known = {
         "chosen": report.reason,
         "verdict": report.verdict_line,
@@ -211,7 +156,7 @@ def _why(report: Report) -> tuple[Value, ...]:
     return tuple(Value(label, text) for label, text in known.items() if text)
 
 
-def _infos(report: Report) -> tuple[Note, ...]:
+def _infos(report: ModelReport) -> tuple[Note, ...]:
     return tuple(note for note in report.notes if note.kind is NoteKind.INFO)
 
 
@@ -231,11 +176,11 @@ _READING_PREDICTIONS = (
 )
 
 
-def _reading(report: Report) -> str:
+def _reading(report: ModelReport) -> str:
     return _READING + (_READING_PREDICTIONS if report.best.predicted else "")
 
 
-def _candidate(report: Report, candidate: Candidate) -> Section:
+def _candidate(report: ModelReport, candidate: Candidate) -> Section:
     """Return what made a candidate, and what it does to answers and time."""
     as_it_is = f"{candidate.parent} as it is" if candidate.parent else "the model as it came"
     processes = (
@@ -268,7 +213,7 @@ def _candidate(report: Report, candidate: Candidate) -> Section:
     )
 
 
-def _tensors(report: Report) -> Section:
+def _tensors(report: ModelReport) -> Section:
     """Return what suffers most in the chosen INT8 candidate, or else in the one nearest to it."""
     near = sorted(
         report.candidates,
@@ -289,7 +234,7 @@ def _tensors(report: Report) -> Section:
     return Section(title, table, text, figures=layer_chart(layers), is_detail=True)
 
 
-def _facts(report: Report) -> tuple[Value, ...]:
+def _facts(report: ModelReport) -> tuple[Value, ...]:
     machine = report.environment
     cores = plural(machine.cores, "core")
     packages = [f"{name} {version}" for name, version in machine.packages.items()]

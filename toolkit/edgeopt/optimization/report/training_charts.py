@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.report.figures import Axis, Curve, Emphasis, Figure, Limit, Lines
 from edgeopt.steps.finetune.record import RECORD, read_record
 
 
-def training_charts(report: Report) -> tuple[Figure, ...]:
+def training_charts(report: ModelReport) -> tuple[Figure, ...]:
     """Return the curve of each candidate that a training made."""
     files = [(report.folder / candidate.file).with_name(RECORD) for candidate in report.candidates]
     records = [read_record(file) for file in files if file.is_file()]

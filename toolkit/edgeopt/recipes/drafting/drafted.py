@@ -10,7 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.binding import ChosenRecipe, bind_recipe
 from edgeopt.recipes.drafting.text_drafting import NOT_KNOWN
+from edgeopt.recipes.matching import Interface
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 
@@ -31,6 +33,15 @@ class Facts:
     """What its only output gave for a few made-up pictures, where it is a row or a table of numbers; empty: not run."""
     sound_rate_hz: int = 0
     """Sound rate of the example that was given, where it is a sound; 0: none was."""
+
+    @property
+    def interface(self) -> Interface:
+        """The model as recipes are matched with it."""
+        return Interface(self.inputs, self.outputs, self.metadata)
+
+    def bound(self, recipe: Recipe) -> Recipe:
+        """Return a recipe bound to the model's tensors, as `bind_recipe` does."""
+        return bind_recipe(ChosenRecipe(recipe), self.inputs, self.outputs, self.metadata, {}).recipe
 
 
 @dataclass(slots=True)

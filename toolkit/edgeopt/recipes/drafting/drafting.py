@@ -8,7 +8,6 @@ from typing import Any
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
-from edgeopt.recipes.drafting.configured import configured
 from edgeopt.recipes.drafting.drafted import Draft, Facts
 from edgeopt.recipes.drafting.questions import (
     NORMS,
@@ -52,7 +51,7 @@ from edgeopt.recipes.metadata import (
 )
 from edgeopt.recipes.outputs.output_shapes import CLASSIFIERS, SPREADING, count_classes, why_unfit
 from edgeopt.recipes.recipe import Recipe, find_recipe
-from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.recognise import choose_recipe, configured
 from edgeopt.recipes.scoring.keypoints import Keypoints
 from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.system.text import plural
@@ -84,23 +83,21 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
     if asked is not None or (facts.path.parent / "recipe.toml").is_file():
         choice = choose_recipe(asked, facts.path, facts.inputs, facts.outputs, facts.metadata)
         return _of_given(choice, facts)
-    result = configured(facts.path, facts.inputs, facts.outputs, facts.metadata, {})
-    if result and (
-        result.recipe.task != ARRAYS_RECIPE or not recognised(facts.inputs, facts.outputs, facts.metadata)[0]
-    ):
-        return _of_given(result, facts)
+    by_files = configured(facts.path, facts.inputs, facts.outputs)
+    if by_files and (by_files.recipe.task != ARRAYS_RECIPE or not recognised(facts.interface)[0]):
+        return _of_given(bind_recipe(by_files, facts.inputs, facts.outputs, facts.metadata, {}), facts)
     if found := text_recipe(facts.path.parent, None, facts.inputs, facts.outputs):
         recipe, comments = found
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
-        bound = bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe
+        bound = facts.bound(recipe)
         return Draft(replace(recipe, class_names=bound.class_names), comments)
     if heard := sound_recipe(facts.inputs, facts.outputs):
         recipe, comments = heard
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
-        return Draft(bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe, comments)
+        return Draft(facts.bound(recipe), comments)
     if drafted := sound_draft(facts, ask):
         return drafted
-    fitting, _ = recognised(facts.inputs, facts.outputs, facts.metadata)
+    fitting, _ = recognised(facts.interface)
     if len(fitting) == 1 and len(facts.inputs[0].shape) == 3:  # a picture without a batch is seen by its recipe alone
         return _of_given(choose_recipe(None, None, facts.inputs, facts.outputs, facts.metadata), facts)
     return _Drafting(facts, ask).draft()
@@ -146,7 +143,7 @@ class _Drafting:
         """Return it."""
         recipe = self._kind()
         recipe = replace(recipe, preprocess=self._preprocess(recipe), input=self._input())
-        recipe = bind_recipe(recipe, "", self._facts.inputs, self._facts.outputs, self._facts.metadata, {}).recipe
+        recipe = self._facts.bound(recipe)
         if recipe.alphabet.characters and Alphabet().or_of(self._facts.metadata).characters:
             self._comments["alphabet.file"] = "from the metadata"
         if (
@@ -207,7 +204,7 @@ class _Drafting:
             return arrays
         shape = (facts.inputs[0].shape[0], *self._shape(3)[1:])
         seen = (replace(self._inputs[0], shape=shape),)
-        fitting, possible = recognised(seen, facts.outputs, facts.metadata)
+        fitting, possible = recognised(replace(facts.interface, inputs=seen))
         if not fitting and (reader := self._reader()):
             return reader
         head = head_of(fitting[0].postprocess.decoder) if len(fitting) == 1 else None

@@ -11,23 +11,30 @@ from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Frame, Sample, Tensors
 from edgeopt.recipes import sources
-from edgeopt.recipes.inputs.pictures import PICTURES, VIDEOS, PictureReader, decodable, is_picture, pictures_of
+from edgeopt.recipes.inputs.jpeg import ReducedDecoding
+from edgeopt.recipes.inputs.pictures import (
+    PICTURES,
+    VIDEOS,
+    PictureReader,
+    PictureSource,
+    decodable,
+    is_picture,
+    pictures_of,
+)
 from edgeopt.recipes.inputs.sample_arrays import arrays_of
+from edgeopt.recipes.inputs.video_frames import open_video
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.declared import registry
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.system.disk.files import list_folder, require_no_pointer, require_regular, require_there
 from edgeopt.system.text import plural
 
-_MOST_FRAMES = 10**7
-"""Most frames of a video, 90 hours; what damaged heads tell beyond it is no count."""
 _DEEPEST = 3
 """Folders below the one that is named: `train/cat/more`."""
 _STREAM = 256
@@ -117,12 +124,18 @@ class Frames:
         return replace(
             self,
             names=tuple(self.names[i] for i in order),
-            read=read.select(order) if isinstance(read, PictureReader) else lambda i: read(order[i]),
+            read=read.select(order) if isinstance(read, PictureSource) else lambda i: read(order[i]),
             tensors=None if tensors is None else lambda i: tensors(order[i]),
             streams=tuple(self.streams[i] for i in order) if self.streams else (),
             parts=tuple(self.parts[i] for i in order) if self.parts else (),
             carried=None if carried is None else lambda i: carried(order[i]),
         )
+
+    def decoded_by(self, decoding: ReducedDecoding | None) -> Frames:
+        """Return the frames with those that come from files of pictures decoded so; None: as they are."""
+        if decoding is None or not isinstance(self.read, PictureSource):
+            return self
+        return replace(self, read=self.read.decoded_by(decoding))
 
     def judged(self, count: int) -> Frames:
         """Return the frames on which answers are compared: `count`, evenly spread; of streams the first in a row.
@@ -364,25 +377,7 @@ def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
 
 
 def _open_video(path: Path) -> Frames:
-    capture = cv2.VideoCapture(str(path))
-    told = capture.get(cv2.CAP_PROP_FRAME_COUNT) if capture.isOpened() else 0.0
-    ok, _ = capture.read()
-    count = int(told) if 0 < told <= _MOST_FRAMES else 1
-    if not ok:
-        raise InvalidFileError(f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures")
-    position = 1
-
-    def read(index: int) -> Frame:
-        nonlocal position
-        if index != position:  # seeking decodes from the last key frame: slow, so only when it must
-            capture.set(cv2.CAP_PROP_POS_FRAMES, index)
-        ok, frame = capture.read()
-        position = index + 1
-        if not ok:
-            position = -1
-            raise InvalidFileError(f"{path} ends at frame {index}", remedy="convert the video again")
-        return np.asarray(frame, np.uint8)
-
+    count, read = open_video(path)
     return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path, paths=(path,))
 
 

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os.path import isfile, islink
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.graph.tensors import Frame
+from edgeopt.graph.tensors import Frame, ReducedPicture, Sample
+from edgeopt.recipes.inputs.jpeg import ReducedDecoding, read_jpeg_head
 from edgeopt.system.disk.files import is_pointer, read_file
 from edgeopt.system.processes.quiet import quiet_natives
 from edgeopt.system.text import plural
@@ -39,6 +40,8 @@ _DEPTHS = (8, 10, 12, 14, 16)
 """Bits of cameras whose numbers stand unscaled in 16 bits."""
 _DEEP = (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 """How TIFF and JPEG 2000 begin, which may hold 16 bits."""
+_REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
+"""How OpenCV is asked for a picture whose sides are divided by a number; it turns it upright, as in whole size."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _GAP = rb"(?:\s|#[^\n]*\n)++"
 _PGM = re.compile(rb"P[56]%b\d++%b\d++%b(\d{1,5})\s" % (_GAP, _GAP, _GAP))
@@ -60,6 +63,23 @@ class Decodable:
     notes: tuple[Note, ...]
 
 
+@runtime_checkable
+class PictureSource(Protocol):
+    """Reads pictures from files, whole or at a part of their size."""
+
+    def __call__(self, index: int) -> Sample:
+        """Return the i-th picture; raises InvalidFileError where it does not decode."""
+        ...
+
+    def select(self, kept: Sequence[int]) -> PictureSource:
+        """Return what reads the pictures at these places only."""
+        ...
+
+    def decoded_by(self, decoding: ReducedDecoding) -> PictureSource:
+        """Return what decodes them so."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PictureReader:
     """Reads the pictures of a folder by their place: also in another process, and where it lies elsewhere."""
@@ -68,10 +88,12 @@ class PictureReader:
     files: tuple[str, ...]
     top: int = 0
     """As `read_picture` takes it."""
+    decoding: ReducedDecoding | None = None
+    """None: whole."""
 
-    def __call__(self, index: int) -> Frame:
+    def __call__(self, index: int) -> Frame | ReducedPicture:
         """Return the i-th picture; raises InvalidFileError where it does not decode."""
-        return read_picture(self.path(index), self.top)
+        return read_sample(self.path(index), self.decoding, self.top)
 
     def path(self, index: int) -> Path:
         """Return where the i-th picture lies."""
@@ -80,6 +102,44 @@ class PictureReader:
     def select(self, kept: Sequence[int]) -> PictureReader:
         """Return what reads the pictures at these places only."""
         return replace(self, files=tuple(self.files[i] for i in kept))
+
+    def decoded_by(self, decoding: ReducedDecoding) -> PictureReader:
+        """Return what decodes them so."""
+        return replace(self, decoding=decoding)
+
+
+def read_sample(path: Path, decoding: ReducedDecoding | None, top: int = 0) -> Frame | ReducedPicture:
+    """Return one picture, whole or as `decoding` says; the rest as `read_picture`."""
+    sample = decode_sample(_read(path), decoding, top)
+    if sample is None:
+        raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
+    return sample
+
+
+def decode_sample(data: bytes, decoding: ReducedDecoding | None, top: int = 0) -> Frame | ReducedPicture | None:
+    """Return the picture in the bytes of a file, whole or as `decoding` says; None where they are none.
+
+    Args:
+        data: Of the file.
+        decoding: None: whole.
+        top: As `read_picture` takes it.
+    """
+    reduced = None if decoding is None else _decode_reduced(data, decoding)
+    return decode_picture(data, top) if reduced is None else reduced
+
+
+def _decode_reduced(data: bytes, decoding: ReducedDecoding) -> ReducedPicture | None:
+    """Return a picture at a part of its size; None where it is to be decoded whole."""
+    head = read_jpeg_head(data)
+    if head is None or (factor := decoding.reduction(head)) == 1:
+        return None
+    pixels, (height, width) = _decode(data, _REDUCED[factor]), head.size
+    rows, columns = -(-height // factor), -(-width // factor)
+    if pixels is None or pixels.shape[:2] != (rows, columns):
+        return None
+    left = factor * columns - width if head.begins_at_right else 0
+    top = factor * rows - height if head.begins_at_bottom else 0
+    return ReducedPicture(pixels, factor, height, width, left, top)
 
 
 def read_picture(path: Path, top: int = 0) -> Frame:
@@ -92,10 +152,14 @@ def read_picture(path: Path, top: int = 0) -> Frame:
     Raises:
         InvalidFileError: If it does not decode.
     """
-    frame = decode_picture(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), top)
+    frame = decode_picture(_read(path), top)
     if frame is None:
         raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
     return frame
+
+
+def _read(path: Path) -> bytes:
+    return read_file(path, remedy="check the file", most_bytes=_MOST_BYTES)
 
 
 def decode_picture(data: bytes, top: int = 0) -> Frame | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.tensors import Frame, Sample, require_picture
+from edgeopt.graph.tensors import Frame, ReducedPicture, Sample, require_picture
 from edgeopt.system.toml import Within
 
 PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
@@ -20,7 +20,7 @@ MOST_PIXELS_A_SIDE = 8192
 """Most pixels a side of an input or a crop; a square frame of that side has 800 MB in float32."""
 _MOST_ELEMENTS = 2**28
 """Most elements of one input: 1 GiB of float32."""
-_MOST_PIXELS = 2**26
+MOST_PIXELS = 2**26
 """Most pixels of a picture scaled before it is cropped; only very long pictures have more."""
 
 Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
@@ -64,6 +64,15 @@ class Resize(StrEnum):
     LINE = "line"
     """A line of text, as PaddleOCR reads it: the input's height, as wide as that makes it, no wider than the input;
     right of it 0."""
+
+
+class Decode(StrEnum):
+    """How the file of a JPEG becomes a frame."""
+
+    FULL = "full"
+    REDUCED = "reduced"
+    """At half, a quarter or an eighth of its size, the smallest that `resize` need not enlarge: libjpeg computes fewer
+    pixels. Other files, and frames that come as arrays, stay whole."""
 
 
 class Anchor(StrEnum):
@@ -119,6 +128,7 @@ class Preprocess:
     scale: Annotated[float, Within(-1e6, 1e6)] = 1.0
     mean: tuple[Annotated[float, Within(-1e6, 1e6)], ...] = (0.0, 0.0, 0.0)
     std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
+    decode: Decode = Decode.FULL
 
     def __post_init__(self) -> None:
         channels = 1 if self.colour is Colour.GREY else 3
@@ -188,7 +198,7 @@ class PictureInput:
         self._preprocess = preprocess
         self._canvas = np.full((self._height, self._width, 3), preprocess.pad, np.uint8)
         self._covered = (0, 0, 0, 0)
-        resizers: dict[Resize, Callable[[Frame], tuple[Frame, Geometry]]] = {
+        resizers: dict[Resize, Callable[[ReducedPicture], tuple[Frame, Geometry]]] = {
             Resize.STRETCH: self._stretch,
             Resize.CENTRE_CROP: self._centre_crop,
             Resize.LETTERBOX: self._letterbox,
@@ -200,12 +210,13 @@ class PictureInput:
         """Return the tensor, a batch of one but for CHW, and where the frame lies in it.
 
         Args:
-            frame: (height, width, 3), BGR, uint8.
+            frame: (height, width, 3), BGR, uint8; or one that was decoded at a part of its size.
 
         Raises:
             UnsupportedError: If it is no picture.
         """
-        resized, geometry = self._resize(require_picture(frame))
+        source = frame if isinstance(frame, ReducedPicture) else _whole(require_picture(frame))
+        resized, geometry = self._resize(source)
         if self._channels == 1:
             import cv2  # here and below: 17 MB that a model of texts does without
 
@@ -254,68 +265,111 @@ class PictureInput:
         if not plain_bias:
             np.add(out, bias, out=out)
 
-    def _stretch(self, frame: Frame) -> tuple[Frame, Geometry]:
-        height, width = frame.shape[:2]
-        resized = self._scaled(frame, self._width, self._height)
-        return resized, Geometry(self._width / width, self._height / height, 0.0, 0.0, width, height)
+    def _stretch(self, picture: ReducedPicture) -> tuple[Frame, Geometry]:
+        return self._scaled(picture, (self._height, self._width))
 
-    def _centre_crop(self, frame: Frame) -> tuple[Frame, Geometry]:
+    def _centre_crop(self, picture: ReducedPicture) -> tuple[Frame, Geometry]:
         """Scale so that the shorter side is `crop_from`, then cut the middle."""
-        height, width = frame.shape[:2]
-        shorter = max(self._preprocess.crop_from, 0) or min(self._height, self._width)
-        factor = max(shorter / min(height, width), self._height / height, self._width / width)
-        new_width, new_height = (max(round(width * factor), self._width), max(round(height * factor), self._height))
+        whole = picture.height, picture.width
+        new_height, new_width = scaled_size((self._height, self._width), self._preprocess, whole)
         left, top = (new_width - self._width) // 2, (new_height - self._height) // 2
-        if new_width * new_height > _MOST_PIXELS:  # a picture of one row: cut before, or it fills all memory
-            return self._cut_first(frame, factor)
-        resized = self._scaled(frame, new_width, new_height)
+        if new_width * new_height > MOST_PIXELS:  # a picture of one row: cut before, or it fills all memory
+            return self._cut_first(picture.pixels)
+        resized, geometry = self._scaled(picture, (new_height, new_width))
         cut = np.ascontiguousarray(resized[top : top + self._height, left : left + self._width])
-        return cut, Geometry(new_width / width, new_height / height, float(-left), float(-top), width, height)
+        return cut, replace(geometry, offset_x=geometry.offset_x - left, offset_y=geometry.offset_y - top)
 
-    def _cut_first(self, frame: Frame, factor: float) -> tuple[Frame, Geometry]:
+    def _cut_first(self, frame: Frame) -> tuple[Frame, Geometry]:
         """Crop a long frame, then scale it: the result differs from scaling first only at its edge."""
         height, width = frame.shape[:2]
+        factor = _crop_factor((self._height, self._width), self._preprocess, (height, width))
         rows = min(height, max(round(self._height / factor), 1))
         columns = min(width, max(round(self._width / factor), 1))
         top, left = (height - rows) // 2, (width - columns) // 2
-        cut = self._scaled(frame[top : top + rows, left : left + columns], self._width, self._height)
+        cut, _ = self._scaled(_whole(frame[top : top + rows, left : left + columns]), (self._height, self._width))
         scale_x, scale_y = self._width / columns, self._height / rows
         return cut, Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y, width, height)
 
-    def _letterbox(self, frame: Frame) -> tuple[Frame, Geometry]:
+    def _letterbox(self, picture: ReducedPicture) -> tuple[Frame, Geometry]:
         """Scale both sides by one factor so that the frame fits; fill the rest with grey."""
-        height, width = frame.shape[:2]
-        covered, geometry = letterbox_place((self._height, self._width), (height, width), self._preprocess.anchor)
+        place = (self._height, self._width), (picture.height, picture.width), self._preprocess.anchor
+        covered, geometry = letterbox_place(*place)
         left, top, new_width, new_height = covered
         if covered != self._covered:  # the border is painted again only when the frame's shape changes
             self._canvas.fill(self._preprocess.pad)
             self._covered = covered
         region = self._canvas[top : top + new_height, left : left + new_width]
-        if (new_width, new_height) == (width, height):
-            region[...] = frame
+        if picture.factor > 1:
+            region[...], inner = self._scaled(picture, (new_height, new_width))
+            geometry = replace(inner, offset_x=inner.offset_x + left, offset_y=inner.offset_y + top)
+        elif (new_width, new_height) == (picture.width, picture.height):
+            region[...] = picture.pixels
         else:
             import cv2
 
-            cv2.resize(frame, (new_width, new_height), dst=region, interpolation=cv2.INTER_LINEAR)
+            cv2.resize(picture.pixels, (new_width, new_height), dst=region, interpolation=cv2.INTER_LINEAR)
         return self._canvas, geometry
 
-    def _line(self, frame: Frame) -> tuple[Frame, Geometry]:
+    def _line(self, picture: ReducedPicture) -> tuple[Frame, Geometry]:
         """Scale to the input's height, in its own proportions unless it is too long.
 
         Source: PaddleOCR, `resize_norm_img` of `ppocr/data/imaug/rec_img_aug.py`.
         """
-        height, width = frame.shape[:2]
-        columns = min(max(math.ceil(self._height * (width / height)), 1), self._width)
-        resized = self._scaled(frame, columns, self._height)
-        return resized, Geometry(columns / width, self._height / height, 0.0, 0.0, width, height)
+        size = (self._height, self._width), self._preprocess, (picture.height, picture.width)
+        return self._scaled(picture, scaled_size(*size))
 
     @staticmethod
-    def _scaled(frame: Frame, width: int, height: int) -> Frame:
-        if frame.shape[:2] == (height, width):
-            return frame
-        import cv2
+    def _scaled(picture: ReducedPicture, size: Sequence[int]) -> tuple[Frame, Geometry]:
+        """Return a picture in a size, and where the whole one lies in it.
 
-        return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+        What a picture that was decoded at a part of its size has too much by rounding, less than one of its rows or
+        columns, is cut off and not scaled.
+        """
+        (height, width), (rows, columns), factor = size, picture.pixels.shape[:2], picture.factor
+        resized, left, top = picture.pixels, picture.left, picture.top
+        lost = picture.height - factor * height, picture.width - factor * width
+        if factor > 1 and rows >= height and columns >= width and max(lost) < factor:
+            first, start = (rows - height if top else 0), (columns - width if left else 0)
+            resized = resized[first : first + height, start : start + width]
+            left, top = left - factor * start, top - factor * first
+            rows, columns = height, width
+        elif (rows, columns) != (height, width):
+            import cv2
+
+            resized = np.asarray(cv2.resize(resized, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+        scale_x, scale_y = width / (factor * columns), height / (factor * rows)
+        return resized, Geometry(scale_x, scale_y, left * scale_x, top * scale_y, picture.width, picture.height)
+
+
+def _whole(frame: Frame) -> ReducedPicture:
+    return ReducedPicture(frame, 1, *frame.shape[:2])
+
+
+def scaled_size(size: Sequence[int], preprocess: Preprocess, frame: Sequence[int]) -> tuple[int, int]:
+    """Return height and width to which a frame is scaled, before it is cropped or gets a border.
+
+    Args:
+        size: Height and width of the input.
+        preprocess: How it is scaled.
+        frame: Its height and width.
+    """
+    (wanted_height, wanted_width), (height, width) = size, frame
+    match preprocess.resize:
+        case Resize.STRETCH:
+            return wanted_height, wanted_width
+        case Resize.CENTRE_CROP:
+            factor = _crop_factor(size, preprocess, frame)
+            return max(round(height * factor), wanted_height), max(round(width * factor), wanted_width)
+        case Resize.LETTERBOX:
+            (*_, new_width, new_height), _ = letterbox_place(size, frame, preprocess.anchor)
+            return new_height, new_width
+        case Resize.LINE:
+            return wanted_height, min(max(math.ceil(wanted_height * (width / height)), 1), wanted_width)
+
+
+def _crop_factor(size: Sequence[int], preprocess: Preprocess, frame: Sequence[int]) -> float:
+    shorter = max(preprocess.crop_from, 0) or min(size)
+    return max(shorter / min(frame), size[0] / frame[0], size[1] / frame[1])
 
 
 def letterbox_place(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.sound import Sound
-from edgeopt.graph.tensors import Sample
+from edgeopt.graph.tensors import ReducedPicture, Sample
 
 PICTURE, TEXT = "picture", "text"
 """Names of the arrays of what is not tensors."""
@@ -24,6 +24,8 @@ def arrays_of(sample: Sample) -> Mapping[str, NDArray[Any]]:
         return {TEXT: np.frombuffer(sample.encode("utf-8", "surrogatepass"), np.uint8)}
     if isinstance(sample, Sound):
         return {"sound": sample.samples, "rate_hz": np.array(sample.rate_hz)}
+    if isinstance(sample, ReducedPicture):
+        return {PICTURE: sample.enlarged()}
     return sample if isinstance(sample, Mapping) else {PICTURE: sample}
 
 

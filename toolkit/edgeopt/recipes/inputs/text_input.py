@@ -14,7 +14,7 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
 from edgeopt.recipes.inputs.text_files import PAIR
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.texts.tokenizer import Tokenizer
+from edgeopt.recipes.texts.tokenizer import Fill, Tokenizer
 from edgeopt.recipes.texts.tokenizer_file import Encoding, TokenizerFile
 from edgeopt.system.disk.files import require_there
 from edgeopt.system.text import short
@@ -54,6 +54,20 @@ class TextLength:
     """Whether the text has more than the model takes."""
 
 
+class TokenText(str):
+    """A text that came as its tokens, marks included; it reads as their numbers where it is shown."""
+
+    __slots__ = ("tokens",)
+
+    tokens: tuple[int, ...]
+
+    def __new__(cls, tokens: Sequence[int]) -> TokenText:
+        """Take tokens of the model's own tokenizer."""
+        text = super().__new__(cls, " ".join(map(str, tokens)))
+        text.tokens = tuple(tokens)
+        return text
+
+
 class TextInput:
     """Turns texts into a model's inputs."""
 
@@ -68,15 +82,23 @@ class TextInput:
         self._length, self._pairs, self._recipe = _length_of(recipe, inputs), table.pairs, recipe.name
         self._dtypes = {name: by_name[name].dtype for name in _names(table) if name in by_name}
         self._ids, self._mask = table.ids, table.mask
+        self._is_filled = fill_of(table, inputs) is Fill.LENGTH
         self._opened = _open(recipe, self._length)
 
     def __call__(self, sample: Sample) -> tuple[Tensors, Encoded]:
         """Return a model's inputs, each (1, length), and where the tokens lie in the text.
 
+        The length is that of the text itself where the recipe says so, and the model takes any.
+
         Raises:
             UnsupportedError: If it is no text, or no pair where the recipe takes pairs.
         """
-        return self._filled(str(sample), self._encode(sample), self._length)
+        encoding = self._encode(sample)
+        return self._filled(str(sample), encoding, self._length if self._is_filled else max(len(encoding.ids), 1))
+
+    def filled_to(self, sample: Sample, length: int) -> Tensors:
+        """Return the inputs of one text, filled to so many tokens: as many as it has, or more."""
+        return self._filled(str(sample), self._encode(sample), length)[0]
 
     def together(self, samples: Sequence[str]) -> tuple[Tensors, list[Encoded]]:
         """Return the inputs of several texts, each (texts, tokens of the longest), and where the tokens of each lie.
@@ -113,6 +135,8 @@ class TextInput:
         return TextLength(len(encoding.ids), encoding.is_cut)
 
     def _encode(self, sample: Sample) -> Encoding:
+        if isinstance(sample, TokenText):
+            return self._encoded(sample.tokens)
         if not isinstance(sample, str):
             text = "tensors" if isinstance(sample, Mapping) else "a picture"
             raise UnsupportedError(f"recipe {self._recipe!r} takes texts, and is fed {text}", remedy="pass texts")
@@ -125,6 +149,21 @@ class TextInput:
                 remedy="write both on a line with a tab between them, or as columns text and text_pair",
             )
         return self._opened.file.encode(first, second)
+
+    def _encoded(self, tokens: Sequence[int]) -> Encoding:
+        """Return tokens as they came, cut to what the model takes.
+
+        Raises:
+            UnsupportedError: If the tokenizer has not all of them.
+        """
+        if unknown := [token for token in tokens if not 0 <= token < self._opened.size]:
+            raise UnsupportedError(
+                f"the tokenizer of {self._recipe!r} has no token {unknown[0]}, only 0 to {self._opened.size - 1}",
+                remedy="send tokens of this model's own tokenizer, or the text",
+            )
+        kept = tokens[: self._length]
+        count = len(kept)
+        return Encoding(kept, [0] * count, [(0, 0)] * count, is_cut=len(tokens) > count)
 
 
 def bind_texts(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
@@ -145,7 +184,35 @@ def bind_texts(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
         )
     length = _length_of(recipe, inputs)
     shapes = dict.fromkeys(known, (1, length))
-    return replace(recipe, input=replace(recipe.input, size=(), shapes={**recipe.input.shapes, **shapes}))
+    table = replace(recipe.tokenizer, fill=fill_of(_decided(recipe.tokenizer, inputs), inputs))
+    own = replace(recipe.input, size=(), shapes={**recipe.input.shapes, **shapes})
+    return replace(recipe, input=own, tokenizer=table)
+
+
+def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
+    """Return whether a model takes any number of texts of any length."""
+    return all(len(spec.shape) == 2 and not any(isinstance(size, int) for size in spec.shape) for spec in inputs)
+
+
+def fill_of(table: Tokenizer, inputs: Sequence[TensorSpec]) -> Fill:
+    """Return what texts are filled to of a form of a model: one of fixed length is fed that, whatever a recipe says.
+
+    Args:
+        table: Of a recipe that is bound to the model.
+        inputs: Of the form.
+    """
+    has_own_length = any(len(spec.shape) != 2 or isinstance(spec.shape[1], int) for spec in inputs)
+    return Fill.LENGTH if has_own_length or table.fill is Fill.USUAL else table.fill
+
+
+def _decided(table: Tokenizer, inputs: Sequence[TensorSpec]) -> Tokenizer:
+    """Return the table with what the usual filling is: where no mask tells what is filled, a text stays as it was."""
+    has_mask = any(spec.name == table.mask for spec in inputs)
+    if table.fill is Fill.TOGETHER and not (has_mask and has_free_sizes(inputs)):
+        return replace(table, fill=Fill.ALONE)
+    if table.fill is not Fill.USUAL or not has_mask:
+        return table
+    return replace(table, fill=Fill.TOGETHER if has_free_sizes(inputs) else Fill.ALONE)
 
 
 def vocabulary_size(recipe: Recipe) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +32,8 @@ def similarity(array: Values, expected: Values, span: float) -> float:
 
 
 def _blurred(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    import cv2  # where pictures are compared: a server of texts does without
+
     return np.asarray(cv2.GaussianBlur(values, _WINDOW, _SIGMA), np.float64)
 
 

@@ -41,8 +41,8 @@ class BytePairs:
         model = values["model"]
         try:
             self._ids: dict[str, int] = {str(token): int(number) for token, number in model["vocab"].items()}
-            pairs = [value.split(" ") if isinstance(value, str) else value for value in model["merges"]]
-            self._ranks = {(str(a), str(b)): rank for rank, (a, b) in enumerate(pairs)}
+            self._ranks = {_pair(value): rank for rank, value in enumerate(model["merges"])}
+            # by text, as tuples of texts take three times the memory; no letter that stands for a byte is a space
             added = {str(value["content"]): int(value["id"]) for value in values.get("added_tokens") or []}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidFileError(f"{source} is no table of tokens: {error}", remedy=_REMEDY) from error
@@ -91,7 +91,7 @@ class BytePairs:
         letters = _letters()
         parts = [letters[byte] for byte in word.encode("utf-8", "replace")]
         while len(parts) > 1:
-            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in pairwise(parts)]
+            ranks = [self._ranks.get(f"{a} {b}", len(self._ranks)) for a, b in pairwise(parts)]
             best = min(ranks)
             if best == len(self._ranks):
                 break
@@ -153,6 +153,12 @@ def _told(step: Mapping[str, Any]) -> str:
         return "words" if step.get("use_regex", True) else "bytes"
     pattern = (step.get("pattern") or {}).get("Regex") if step.get("type") == "Split" else None
     return "split" if pattern in KNOWN_PATTERNS else ""
+
+
+def _pair(value: str | Sequence[str]) -> str:
+    """Return what is joined, with a space between: files hold it so, or as two texts."""
+    first, second = value.split(" ") if isinstance(value, str) else map(str, value)
+    return value if isinstance(value, str) else f"{first} {second}"
 
 
 @lru_cache

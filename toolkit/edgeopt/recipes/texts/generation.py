@@ -26,6 +26,8 @@ class GenerationTable:
     """Numbers of one head in the cache, where the model leaves them free; 0: as the model says."""
     encoder: str = ""
     """File of the encoder whose sounds or texts are answered, in a bundle; empty: the model answers prompts."""
+    engine: str = ""
+    """Engine of the model: `openvino`; empty, or where it is not installed: ONNX Runtime."""
     prefill: str = ""
     """File of the graph that computes prompts into the cache, which the model goes on with token by token; empty: the
     model does both."""

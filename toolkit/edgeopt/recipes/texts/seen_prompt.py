@@ -10,7 +10,6 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.inputs.seen.feeder import feeder_of
 from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.system.text import plural
@@ -82,6 +81,8 @@ class ImageMarks:
         Raises:
             UnsupportedError: If the tokenizer does not know the marks of pictures.
         """
+        from edgeopt.recipes.inputs.seen.feeder import feeder_of  # few models see
+
         self.feeder, self._tokenizer = feeder_of(table), tokenizer
         self.token = tokenizer.special.get(table.token, -1)
         """The token at the place of each row."""

@@ -57,6 +57,8 @@ class SpeechSettings:
     """Whether each window is told what was said before."""
     writes_times: bool = False
     """Whether times are written where nobody says otherwise."""
+    median_width: int = 7
+    """Rows over which a median smooths where heads of attention look, when words are given their times."""
 
     @property
     def first_time(self) -> int | None:
@@ -152,7 +154,16 @@ def read_speech(keys: Mapping[str, Any], vocabulary: int) -> SpeechSettings:
         no_speech=no_speech,
         carries_text=bool(keys.get("condition_on_prev_tokens")),
         writes_times=bool(keys.get("return_timestamps")),
+        median_width=_odd(keys.get("median_filter_width")),
     )
+
+
+def _odd(width: Any) -> int:
+    if width is None:
+        return SpeechSettings().median_width
+    if int(width) < 1 or not int(width) % 2:
+        raise ValueError(f"median_filter_width {width}")
+    return int(width)
 
 
 def first_tokens(keys: Mapping[str, Any], *, times: bool = False) -> FirstTokens:

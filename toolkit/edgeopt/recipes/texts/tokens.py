@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.recipes.texts.byte_pairs import bytes_of_letters, read_byte_pairs
-from edgeopt.recipes.texts.tokenizer_file import TokenizerFile
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
@@ -60,6 +59,8 @@ class PackageTokens:
             MissingDependencyError: If the package is not installed.
             InvalidFileError: If it does not read the file.
         """
+        from edgeopt.recipes.texts.tokenizer_file import TokenizerFile  # with what keeps a child
+
         self._file = TokenizerFile(path)
         self._tokenizer: Any = self._file.package
         added = self._tokenizer.get_added_tokens_decoder()

@@ -27,6 +27,7 @@ MANIFEST = "manifest.json"
 PIPELINE = "pipeline.json"
 """The manifest of a bundle of several models, each with a bundle of its own below it."""
 REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
+NEWER = "update edgeopt (pip install -U edgeopt), or make the bundle with this one: edgeopt optimize"
 
 
 def require_inside(folder: Path, path: Path) -> None:

@@ -82,15 +82,8 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Attachment):
     """A file with weights that stand outside of a model's graph; models of a bundle may share it."""
-
-    file: str
-    sha256: str
-    size_bytes: int
-
-    def __post_init__(self) -> None:
-        require_name(self.file)
 
 
 @dataclass(frozen=True, slots=True)

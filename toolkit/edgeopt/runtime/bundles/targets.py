@@ -22,7 +22,6 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.devices.availability import why_absent, why_unavailable
 from edgeopt.system.declared.target import Target
-from edgeopt.system.machine.environment import NOTABLE
 from edgeopt.system.machine.place import current_place
 from edgeopt.system.machine.processor import cpu_kind, this_processor
 from edgeopt.system.text import format_ms
@@ -63,6 +62,8 @@ def why_one_target(recipe: Recipe) -> str:
 
 def this_machine() -> MeasuredOn:
     """Return what tells machines like this one, or the one that computes for it, apart from others."""
+    from edgeopt.system.machine.environment import NOTABLE  # few bundles are for several machines
+
     mine, place = this_processor(), current_place()
     flags = tuple(flag for flag in NOTABLE if flag in mine.flags)
     return MeasuredOn(cpu_kind(), mine.architecture, flags, system() if place is None else place.system)

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.executors import Session, SessionOptions
-from edgeopt.executors._prompt_graph import PromptGraph
+from edgeopt.executors import SessionOptions
+from edgeopt.executors._prompt_graph import PromptGraph, TokenGraph
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.executors.openvino.decoder import OpenVinoDecoder
 from edgeopt.graph.facts.positions import positions_of
 from edgeopt.graph.files.in_place import mapped
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokens import Tokens, read_tokens
-from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
 from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.machine.huge_pages import huge_pages
+
+if TYPE_CHECKING:
+    from edgeopt.runtime.decoding.image_reader import ImageReader
 
 REMEDY = "edgeopt export hf:FOLDER -o model.onnx writes the recipe and the tokenizer beside a model"
 
@@ -66,7 +70,7 @@ def tokens_of(recipe: Recipe) -> Tokens:
 
 
 def bind_language_model(
-    session: Session,
+    session: TokenGraph,
     recipe: Recipe,
     origin: Origin,
     prefill: PromptGraph | None = None,
@@ -87,14 +91,20 @@ def bind_language_model(
         EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not
             fit into memory.
     """
-    if not isinstance(session, OnnxRuntimeSession):
-        raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
+    if not isinstance(session, OnnxRuntimeSession | OpenVinoDecoder):
+        raise UnsupportedError("language models run on ONNX Runtime or OpenVINO", remedy="make them with --target cpu")
+    if prefill is not None and isinstance(session, OpenVinoDecoder):
+        raise UnsupportedError(
+            "a decoder on OpenVINO computes prompts itself, into a cache of its own",
+            remedy="take engine or prefill out of recipe.toml",
+        )
     _require_positions(recipe, origin.file)
     tokenizer, generation = tokens() if tokens else tokens_of(recipe), recipe.generation
 
     def open_draft() -> LanguageModel:
         file = recipe.folder / generation.draft
         size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
+        require_memory(size, 0, recipe)
         with huge_pages(), flash_attention(generation.flash_attention):
             opened = EXECUTOR.open(mapped(file), SessionOptions(threads=origin.threads))
         context = generation.draft_context or generation.context
@@ -145,6 +155,8 @@ def open_image_reader(file: Path, recipe: Recipe, tokenizer: Tokens, threads: in
         UnsupportedError: If it does not fit the recipe.
     """
     require_regular(file, remedy="put the encoder of pictures back beside the recipe")
+    from edgeopt.runtime.decoding.image_reader import ImageReader  # few models see
+
     with huge_pages():
         opened = EXECUTOR.open(file, SessionOptions(threads=threads))
     assert isinstance(opened, OnnxRuntimeSession)
@@ -157,7 +169,7 @@ def open_image_reader(file: Path, recipe: Recipe, tokenizer: Tokens, threads: in
         raise
 
 
-def _require_width(session: Session, images: ImageReader) -> None:
+def _require_width(session: TokenGraph, images: ImageReader) -> None:
     """Raise unless a decoder takes the rows that an encoder gives."""
     rows = next((spec for spec in session.inputs if spec.name == IMAGE_ROWS), None)
     if rows is None or rows.shape[-1] != images.width:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, Note, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder, Heard, encoded
+from edgeopt.executors.onnxruntime.cross_decoder import LOOKS, CrossCache, CrossDecoder, Heard, encoded
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.sound import Sound
@@ -123,6 +123,11 @@ class EncoderDecoder(Closing):
     def hears(self) -> bool:
         """Whether it takes sounds; else texts."""
         return self.files.audio is not None
+
+    @property
+    def times_words(self) -> bool:
+        """Whether its decoder tells where it looks, by which words get their times."""
+        return any(output.name == LOOKS for output in self._following.outputs)
 
     def forget(self) -> None:
         """Free what is kept of earlier answers: nothing is."""

@@ -9,19 +9,20 @@ from enum import StrEnum
 from itertools import takewhile
 from numbers import Integral
 from time import perf_counter_ns
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.image_rows import ImageToken, known_token
+from edgeopt.recipes.texts.answer_defaults import ANSWER_TOKENS
 from edgeopt.recipes.texts.beams import MOST_BEAMS
 from edgeopt.runtime.decoding.grammars import AnswerForm, Follower, form_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan
-from edgeopt.runtime.decoding.sampling import Chooser, Sampling
+from edgeopt.runtime.decoding.sampling import UNKNOWN_ODDS, Chooser, Sampling, SamplingWishes, TokenOdds, odds_of
 from edgeopt.system.processes.closing import Closing
 
 MOST_LOGPROBS = 20
@@ -58,18 +59,22 @@ class TextDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token, and what may be shown with it: it may be empty, where a character or a stop string is not whole."""
+    """One token with the text that can be shown: none while a character or a stop text is incomplete."""
 
     token: int
-    """Its number in the vocabulary."""
+    """Number of the token in the vocabulary."""
     text: str
-    """What may be shown with it."""
+    """Text that can be shown."""
     at_ns: int
-    """Since the answer was asked for."""
+    """Nanoseconds since the answer was asked for."""
     logprob: float | None = None
-    """Logarithm of its probability, before temperature and penalties; None: not asked for."""
+    """Logarithm of the token's probability, before temperature and penalties; None: not asked for."""
     likely: tuple[tuple[int, float], ...] = ()
-    """The likeliest tokens in its place with theirs, as many as were asked for."""
+    """The likeliest tokens in its place with the logarithms of their probabilities, as many as were asked for."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return token, text and time as plain values."""
+        return {"token": self.token, "text": self.text, "at_ms": self.at_ns / 1e6}
 
 
 class Long(StrEnum):
@@ -85,7 +90,7 @@ class Long(StrEnum):
     """A sound is heard in windows, one after the other."""
 
 
-class AnswerWishes(TypedDict, total=False):
+class AnswerWishes(SamplingWishes, total=False):
     """Keyword options of `generate`; `AnswerOptions` and `Sampling` say what each means, and its default."""
 
     most_tokens: int
@@ -105,59 +110,52 @@ class AnswerWishes(TypedDict, total=False):
     logprobs: int | None
     shows: tuple[str, ...]
     beams: int
-    min_p: float
-    frequency_penalty: float
-    presence_penalty: float
     logit_bias: Mapping[int, float]
-    temperature: float
-    top_k: int
-    top_p: float
-    repetition_penalty: float
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """The limits of an answer."""
+    """Options of an answer."""
 
-    most_tokens: int = 256
-    """Tokens that the answer may have."""
+    most_tokens: int = ANSWER_TOKENS
+    """Most tokens of the answer."""
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn."""
     stop: tuple[str, ...] = ()
     """The answer ends before any of these."""
     chunk_tokens: int = 0
-    """Chunk tokens of a prompt that are run at once, at most: other answers wait no longer; 0: as the recipe says."""
+    """Most tokens of a prompt in one run, for which other answers wait; 0: as the recipe says."""
     guesses: int | None = None
-    """Tokens that are guessed and verified in one run; the answer is the same. 0: none; None: as the recipe says."""
+    """Tokens that are guessed ahead and verified in one run, which does not change the answer. 0: none; None: as the
+    recipe says."""
     uses_draft: bool = True
-    """Whether the model's draft guesses, where it has one; else the text so far does."""
+    """Whether guesses come from the model's draft, if it has one; otherwise from the text so far."""
     exact: bool | None = None
-    """Whether the answer has the tokens of the text run at once, where single tokens sum otherwise than several: then
-    guesses change nothing. None: as the model is, and guesses that would change a token are refused; False: they may
-    change some. Weights in blocks are slower."""
+    """Whether single tokens are computed in the same way as several, so that guesses change no token; slower with
+    weights in blocks. None: as the model is opened, and guesses that might change a token are refused; False: guesses
+    may change tokens."""
     ends: bool = True
-    """Whether the model's own end ends the answer; a benchmark wants all tokens."""
+    """Whether the model may end the answer; False for benchmarks, which want all tokens."""
     long: Long = Long.REFUSE
-    """What becomes of a prompt that fills the context."""
+    """What to do with a prompt that fills the context."""
     keep: int = 0
-    """First tokens of the prompt that are never cut, of a stored prefix for example."""
+    """Number of first tokens of the prompt that are never cut, such as those of a stored prefix."""
     shifts: bool = False
-    """Whether an answer goes on where text and answer fill the context: the older half of what may be cut is dropped,
-    and the rest is computed anew, as a prompt is. Else the answer is over there."""
+    """Whether the answer continues when it fills the context: the older half of the tokens that may be cut is dropped,
+    and the rest is computed again as a prompt. False: the answer ends there."""
     schema: str | Mapping[str, Any] | bool | None = None
-    """JSON schema that the answer keeps to, as an object or as text; True: any JSON object; None: any text."""
+    """JSON schema that the answer follows, as an object or as text; True: any JSON object; None: any text."""
     regex: str = ""
-    """Regular expression that the answer keeps to; empty: any text."""
+    """Regular expression that the answer follows; empty: any text."""
     grammar: str = ""
-    """Grammar that the answer keeps to, in Lark's or llama.cpp's words (GBNF); empty: any text."""
+    """Grammar that the answer follows, in Lark's or llama.cpp's notation (GBNF); empty: any text."""
     logprobs: int | None = None
-    """Alternatives whose probabilities stand beside that of each token, 0 to 20; None: no probability is computed."""
+    """Number of alternatives for each token whose probabilities are given, 0 to 20; None: no probabilities."""
     shows: tuple[str, ...] = ()
-    """Names of special tokens that the answer's text shows, such as the mark before a call; others write nothing."""
+    """Special tokens that are shown in the answer's text, such as the mark before a call; others are not shown."""
     beams: int = 1
-    """With encoder and decoder: answers that are kept beside each other while the likeliest is searched for, which
-    comes whole then. 1: the likeliest token comes; 0: as the model's configuration asks, unless tokens are drawn."""
+    """Width of the beam search of an encoder with a decoder; the answer then comes as a whole. 1: the likeliest token
+    each time; 0: as in the model's configuration, unless tokens are drawn."""
 
     def __post_init__(self) -> None:
         limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0, "beams": 0}
@@ -178,11 +176,11 @@ class AnswerOptions:
 
     @property
     def form(self) -> AnswerForm | None:
-        """The form that the answer keeps to; None: any text."""
+        """The form that the answer follows; None: any text."""
         return form_of(self.schema, self.regex, self.grammar)
 
     def but(self, **wishes: Unpack[AnswerWishes]) -> AnswerOptions:
-        """Return the same with other fields, of its `sampling` too: `most_tokens=40, temperature=0.8`.
+        """Return a copy with other values, also of `sampling`: `most_tokens=40, temperature=0.8`.
 
         Raises:
             TypeError: If there is no such field.
@@ -262,28 +260,6 @@ class Account:
         return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Odds:
-    """The probability of a token and of others in its place, as logarithms."""
-
-    logprob: float | None
-    likely: tuple[tuple[int, float], ...]
-
-
-_UNKNOWN = _Odds(None, ())
-
-
-def _odds(logits: NDArray[np.float32], token: int, count: int) -> _Odds:
-    """Return the logarithms of the probabilities of a token and of the `count` likeliest."""
-    known = np.nan_to_num(logits.astype(np.float64), nan=-np.inf)
-    known -= known.max()
-    known -= np.log(np.exp(known).sum())
-    first = np.argpartition(-known, min(count, len(known) - 1))[:count] if count else np.zeros(0, np.int64)
-    ordered = first[np.argsort(-known[first], kind="stable")]
-    likely = tuple((int(each), float(known[each])) for each in ordered if np.isfinite(known[each]))
-    return _Odds(float(known[token]), likely)
-
-
 class Writing:
     """A text as it grows: its tokens, the choice of the next one, and the account of both."""
 
@@ -331,7 +307,7 @@ class Writing:
         self._at_ns, self._reason = list[int](), ""
         self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
         self._end = frozenset(end) if asked.ends else frozenset[int]()
-        self._chooser, self._odds = Chooser(asked.sampling), deque[_Odds]()
+        self._chooser, self._odds = Chooser(asked.sampling), deque[TokenOdds]()
 
     @property
     def account(self) -> Account:
@@ -345,7 +321,7 @@ class Writing:
 
     @property
     def now_ns(self) -> int:
-        """Since the answer was asked for."""
+        """Time since the answer was asked for."""
         return perf_counter_ns() - self._begun_ns
 
     @property
@@ -367,7 +343,7 @@ class Writing:
             text = [known_token(token) for token in text]
         token = self._chooser.choose(logits, text, answer)
         if self._asked.logprobs is not None:
-            self._odds.append(_odds(logits, token, self._asked.logprobs))
+            self._odds.append(odds_of(logits, token, self._asked.logprobs))
         return token
 
     def forced(self) -> list[int]:
@@ -375,7 +351,7 @@ class Writing:
         if self._follower is None or self.is_over:
             return []
         forced = self._follower.forced(self.answer)
-        self._odds += [_Odds(0.0, ())] * len(forced) if self._asked.logprobs is not None else []
+        self._odds += [TokenOdds(0.0, ())] * len(forced) if self._asked.logprobs is not None else []
         return forced
 
     def take(self, token: int) -> Piece:
@@ -397,7 +373,7 @@ class Writing:
             shown += self._pieces.end()
         self._reason = reason
         self.count(detokenize_ns=self.now_ns - at_ns)
-        odds = self._odds.popleft() if self._odds else _UNKNOWN
+        odds = self._odds.popleft() if self._odds else UNKNOWN_ODDS
         return Piece(token, shown, at_ns, odds.logprob, odds.likely)
 
     def _has_room(self) -> bool:
@@ -425,7 +401,7 @@ class Writing:
 
 
 class Generation(Closing):
-    """An answer on its way: iterate over it for its pieces. It holds its cache until it is over, or closed."""
+    """An answer that is being written: iterate over it for its pieces. It keeps its cache until it ends."""
 
     def __init__(
         self,
@@ -443,9 +419,9 @@ class Generation(Closing):
         Args:
             decoder: Of the text.
             writing: The text itself.
-            asked: What the answer may be.
-            give_back: Takes the decoder, and what its cache holds, when the answer is over.
-            guesser: Of this text, for `asked.guesses` tokens at once; None: nothing is guessed.
+            asked: Options of the answer.
+            give_back: Called with the decoder, and the tokens in its cache, when the answer ends.
+            guesser: Guesses the next `asked.guesses` tokens of this text; None: nothing is guessed.
             joins_forced: Whether tokens that the form of the answer forces run with the one behind them; else before
                 it, so that its numbers are those of a single token.
             plan: How prompts are cut into runs; None: as `asked` has it.
@@ -469,15 +445,15 @@ class Generation(Closing):
 
     @property
     def account(self) -> Account:
-        """The cost of the answer so far."""
+        """Times and counts of the answer so far."""
         return self._writing.account
 
     def cancel(self) -> None:
-        """End the answer before its next token; from any thread."""
+        """End the answer before its next token. Any thread may call it."""
         self._is_cancelled = True
 
     def close(self) -> None:
-        """Give the cache back; the answer is over."""
+        """End the answer and free its cache."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -491,7 +467,7 @@ class Generation(Closing):
             self._guesser.close()
 
     def text(self) -> str:
-        """Return the rest of the answer at once."""
+        """Return the rest of the answer as one text."""
         return "".join(piece.text for piece in self)
 
     def _write(self) -> Generator[Piece]:

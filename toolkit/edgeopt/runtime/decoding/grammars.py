@@ -135,6 +135,9 @@ class Grammars:
         matcher = self._package.LLMatcher(self._tokenizer, self._compiled(form), log_level=0)
         if matcher.is_error():
             raise _refused(form, matcher.get_error())
+        may_begin = any(matcher.compute_bitmask())  # a rule of itself alone is compiled, and no text fits it
+        if matcher.is_error() or not may_begin:
+            raise FormError(f"the {form.kind} cannot be kept to: no text fits it", remedy=_REMEDY)
         return Follower(matcher, self._vocabulary)
 
     def _compiled(self, form: AnswerForm) -> str:

@@ -8,19 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors._prompt_graph import PromptGraph, bind_prompt_graph
-from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.decoder import ROOM, CachePart, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.state_parts import StatePart, state_parts
 from edgeopt.executors.onnxruntime.stateful import decoder_of
 from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, try_sums
+from edgeopt.executors.openvino.decoder import OpenVinoDecoder, TextCache
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.recipes.texts.seen_prompt import SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
@@ -28,9 +29,8 @@ from edgeopt.recipes.texts.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import AnswerOptions, AnswerWishes, Generation, Writing
 from edgeopt.runtime.decoding.grammars import Grammars
 from edgeopt.runtime.decoding.guessing import Guesser
-from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
+from edgeopt.runtime.decoding.guessing.draft import DraftGuesser, unlike_tokens
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
-from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictures
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
@@ -38,6 +38,9 @@ from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start, requi
 from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.processes.closing import Closing
+
+if TYPE_CHECKING:
+    from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictures
 
 _KEPT_PREFIXES = 4
 """In memory."""
@@ -72,7 +75,7 @@ class LanguageModel(Closing):
 
     def __init__(
         self,
-        session: OnnxRuntimeSession,
+        session: OnnxRuntimeSession | OpenVinoDecoder,
         tokenizer: Tokens,
         context: int,
         end: Sequence[int],
@@ -88,7 +91,7 @@ class LanguageModel(Closing):
         """Bind a session to its tokenizer.
 
         Args:
-            session: Of a decoder with a cache.
+            session: Of a decoder with a cache, or the decoder itself where OpenVINO holds it.
             tokenizer: Of the same model.
             context: Tokens that prompt and answer may have together.
             end: Tokens that end an answer.
@@ -111,13 +114,17 @@ class LanguageModel(Closing):
         self._is_closed = False
         self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
-        self.parts = cache_parts(session.inputs, session.outputs, free_head)
+        self.elsewhere = elsewhere = session if isinstance(session, OpenVinoDecoder) else None
+        """The decoder, where another engine than ONNX Runtime holds it."""
+        self.parts = (
+            elsewhere.fitted(free_head) if elsewhere else cache_parts(session.inputs, session.outputs, free_head)
+        )
         """Parts of the cache."""
-        self.shares = shares_cache(session, self.parts)
+        self.shares = elsewhere is not None or shares_cache(session, self.parts)
         """Whether a run writes behind the past in the same memory."""
         self.states = state_parts(session.inputs, session.outputs)
         """States beside the cache, which cannot be taken back: only a whole text, or none of it, can go on."""
-        self.pairs = self.shares and not self.states and rounds_rows(session)
+        self.pairs = elsewhere is not None or (self.shares and not self.states and rounds_rows(session))
         """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
         self.prefill = bind_prompt_graph(prefill, self.parts, free_head) if prefill else None
         """The graph of prompts, where it is another than that of tokens."""
@@ -133,24 +140,37 @@ class LanguageModel(Closing):
         special = tokenizer.special.values()
         notes = require_vocabulary("the tokenizer", tokenizer.size, vocabulary, special, named)
         self.origin = replace(self.origin, notes=(*self.origin.notes, *notes))
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
+        """Tokens that the model has logits of."""
         self.is_exact = guesses > 0
         """Whether answers are exact that do not say otherwise; see `AnswerOptions.exact`."""
         self._open_draft = open_draft
         self._draft: LanguageModel | None = None
         self._lock, self._draft_lock = Lock(), Lock()
-        self._idle = list[tuple[Decoder, list[int]]]()
+        self._idle = list[tuple[TextCache, list[int]]]()
         self._prefixes = list[tuple[list[int], list[NDArray[Any]]]]()
 
     @cached_property
     def sums(self) -> Sums:
         """The order of sums that a token's numbers depend on; the first call may run some tokens."""
-        return try_sums(self.session, self.parts, shares=self.shares)
+        return self.elsewhere.sums if self.elsewhere else try_sums(self.session, self.parts, shares=self.shares)
 
     @property
     def token_bytes(self) -> int:
         """Memory that one token takes in the cache."""
-        return sum(part.token_bytes for part in self.parts)
+        return self.elsewhere.token_bytes if self.elsewhere else sum(part.token_bytes for part in self.parts)
+
+    @property
+    def engine_bytes(self) -> int:
+        """Memory that other engines take for their weights beside that of the files, about."""
+        graph = self.elsewhere or self.prefill  # one holds prompts and tokens, or prompts alone
+        return graph.held_bytes if graph else 0
+
+    @property
+    def engine(self) -> Any:
+        """ONNX Runtime's session of the decoder, where no other engine holds it."""
+        assert isinstance(self.session, OnnxRuntimeSession)
+        return self.session.engine
 
     @property
     def state_bytes(self) -> int:
@@ -186,13 +206,20 @@ class LanguageModel(Closing):
         """Whether a smaller model guesses, open or not yet."""
         return self._draft is not None or self._open_draft is not None
 
+    def opened_draft(self) -> LanguageModel | None:
+        """Return the smaller model that guesses, opened by the first call; None: there is none."""
+        with self._draft_lock:
+            if self._draft is None and self._open_draft is not None:
+                self._draft = self._open_draft()
+            return self._draft
+
     def use_draft(self, draft: LanguageModel) -> None:
         """Let a smaller model guess, in place of the one before; it is closed with this one.
 
         Raises:
             UnsupportedError: If its tokens are others.
         """
-        if unlike := _unlike(self.tokenizer, draft.tokenizer):
+        if unlike := unlike_tokens(self.tokenizer, draft.tokenizer):
             raise UnsupportedError(
                 f"the draft {draft.origin.file} has another vocabulary: {unlike}",
                 remedy="take a draft that was trained with this model's tokenizer",
@@ -306,10 +333,11 @@ class LanguageModel(Closing):
             UnsupportedError: If so.
         """
         if self.sums is Sums.APART:
+            has_no_other = self.elsewhere or has_experts(self.session)
+            more = "" if has_no_other else ", or take a form with weights in blocks: w8 or w4"
             raise UnsupportedError(
                 "no answer of this model is exact: the numbers of a token depend on those that run with it",
-                remedy="leave --exact out"
-                + ("" if has_experts(self.session) else ", or take a form with weights in blocks: w8 or w4"),
+                remedy=f"leave --exact out{more}",
             )
 
     def _require_same(self) -> None:
@@ -326,14 +354,8 @@ class LanguageModel(Closing):
         Raises:
             EdgeoptError: If the draft does not open.
         """
-        if not uses_draft or not self.has_draft:
-            return LookUp()
-        with self._draft_lock:
-            if self._draft is None:
-                assert self._open_draft is not None
-                self._draft = self._open_draft()
-            draft = self._draft
-        return DraftGuesser(draft._taken, draft._give_back, self.tokenizer.size)
+        draft = self.opened_draft() if uses_draft else None
+        return DraftGuesser(draft._taken, draft._give_back, self.tokenizer.size) if draft else LookUp()
 
     def begin(self, prompt: str | Sequence[int], asked: AnswerOptions) -> Writing:
         """Return the text that an answer continues; the clock starts.
@@ -355,17 +377,13 @@ class LanguageModel(Closing):
         if asked.beams > 1:
             raise UnsupportedError("a language model searches with no beams", remedy="leave beams out")
         if not isinstance(prompt, str):
-            require_tokens(prompt, self._vocabulary)
+            require_tokens(prompt, self.vocabulary)
         tokens = [*self._begin, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
             raise ValueError("the prompt is empty")
-        read, count = None, len(tokens)
-        if isinstance(prompt, SeenPrompt):
-            read = self._read_pictures(prompt)
-            kept = [*self._begin, *read.tokens]
-        else:
-            kept = fitted(tokens, self.context, asked, len(self._begin))
+        count, read = len(tokens), self._read_pictures(prompt) if isinstance(prompt, SeenPrompt) else None
+        kept = [*self._begin, *read.tokens] if read else fitted(tokens, self.context, asked, len(self._begin))
         writing = Writing(
             kept,
             Pieces(self.tokenizer, asked.stop, asked.shows),
@@ -400,7 +418,7 @@ class LanguageModel(Closing):
 
     @cached_property
     def _grammars(self) -> Grammars:
-        return Grammars(self.tokenizer, self._vocabulary, self._end)
+        return Grammars(self.tokenizer, self.vocabulary, self._end)
 
     def keep_prefix(self, prefix: str | Sequence[int], folder: str | Path | None = None) -> Prefix:
         """Keep the cache of a prefix, a system prompt for example: prompts that begin with its tokens go on behind it.
@@ -457,7 +475,7 @@ class LanguageModel(Closing):
         """
         if self._is_closed:
             raise UnavailableError("the language model is closed", remedy="open it again")
-        require_tokens(tokens, self._vocabulary)
+        require_tokens(tokens, self.vocabulary)
         whole = [*self._begin, *tokens]
         if not tokens or len(whole) >= self.context:
             raise ValueError(f"{len(whole)} tokens in a context of {self.context}: one or more must be left")
@@ -476,16 +494,16 @@ class LanguageModel(Closing):
         return decoder.past - begun
 
     def _fingerprint(self) -> str:
-        """Return what tells this model from others: the hash of its file, and the state of those beside it.
+        """Return what tells this model from others: the hash of its file, the state of those beside it, and the engine.
 
-        Weights may lie in files of any name, which only the graph tells: one that changes makes another model.
+        Weights may lie in files of any name, and engines round differently: a change makes another model.
         """
-        file = self.origin.file
+        file, engine = self.origin.file, type(self.elsewhere or self.prefill).__name__
         if self.origin.sha256:
-            return self.origin.sha256
+            return f"{self.origin.sha256} {engine}"
         facts = {path.name: path.stat() for path in sorted(file.parent.iterdir()) if path.is_file() and path != file}
         beside = [f"{name}:{fact.st_size}:{fact.st_mtime_ns}" for name, fact in facts.items()]
-        return " ".join([sha256_of(file), *beside])
+        return " ".join([sha256_of(file), *beside, engine])
 
     def stored_start(self, tokens: Sequence[int]) -> tuple[int, list[NDArray[Any]]]:
         """Return how many first tokens of a prompt a kept prefix holds, at most all but one, and its cache."""
@@ -510,22 +528,24 @@ class LanguageModel(Closing):
         rows = [self.run_prompt(decoder, tokens[:count]), *(decoder.run([token]) for token in tokens[count:])]
         return np.concatenate(rows)
 
-    def run_prompt(self, decoder: Decoder, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def run_prompt(self, decoder: TextCache, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Run a prompt on an empty cache as an answer does; return (1, vocabulary) logits behind it."""
         *before, end = self.plan.parts(tokens, 0, self.chunk)
         for part in before:
             decoder.run_prompt(part, is_end=False)
         return decoder.run_prompt(end, is_end=True)
 
-    def decoder(self, capacity: int, room: int = 0) -> Decoder:
+    def decoder(self, capacity: int, room: int = 0) -> TextCache:
         """Return a cache of its own for one text of up to `capacity` tokens.
 
         Args:
             capacity: At most.
             room: Tokens for which memory is reserved at first; 0: all.
         """
+        if self.elsewhere is not None:
+            return self.elsewhere.text(capacity, room)
         return decoder_of(
-            self.session.engine, self.parts, capacity, self.prefill, shares=self.shares, pairs=self.pairs, room=room
+            self.engine, self.parts, capacity, self.prefill, shares=self.shares, pairs=self.pairs, room=room
         )
 
     def forget(self) -> None:
@@ -538,7 +558,7 @@ class LanguageModel(Closing):
         if self._draft is not None:
             self._draft.forget()
 
-    def _taken(self, tokens: Sequence[int], more: int = 0, *, is_exact: bool = False) -> Decoder:
+    def _taken(self, tokens: Sequence[int], more: int = 0, *, is_exact: bool = False) -> TextCache:
         """Return the cache that holds most of the prompt's first tokens; at least one is left to compute.
 
         Args:
@@ -569,20 +589,9 @@ class LanguageModel(Closing):
         decoder.make_room(needed)
         return decoder
 
-    def _give_back(self, decoder: Decoder, held: list[int]) -> None:
+    def _give_back(self, decoder: TextCache, held: list[int]) -> None:
         if self._is_closed:
             return
         with self._lock:
             self._idle.append((decoder, numbers_of(held) if self.images is not None else held))
             del self._idle[:-_KEPT_CACHES]
-
-
-def _unlike(mine: Tokens, other: Tokens) -> str:
-    """Return in what two tokenizers differ; empty: the same numbers stand for the same texts."""
-    if mine.size != other.size:
-        return f"{other.size} tokens, the model has {mine.size}"
-    for token in range(mine.size):
-        ours, theirs = mine.token_bytes(token), other.token_bytes(token)
-        if ours != theirs:
-            return f"its token {token} is {theirs!r}, not {ours!r}"
-    return ""

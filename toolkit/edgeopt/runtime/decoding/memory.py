@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.executors._prompt_graph import OPENVINO
+from edgeopt.executors.openvino.memory import held_bytes
+from edgeopt.executors.openvino.pages import why_not_on_openvino
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.text import format_bytes
 
@@ -44,3 +48,36 @@ def bytes_of_graphs(graphs: Sequence[Path]) -> int:
     """Return the size of ONNX files with the weights that lie beside them under their names."""
     files = {other for graph in graphs for other in graph.parent.glob(f"{graph.name}*") if other.is_file()}
     return sum(file.stat().st_size for file in files)
+
+
+def held_by_openvino(graphs: Sequence[Path]) -> int:
+    """Return the memory that OpenVINO takes beside the files of graphs that it is to compute; 0: it does not here."""
+    return sum(map(held_bytes, graphs)) if graphs and not why_not_on_openvino() else 0
+
+
+def bytes_of_decoder(file: Path, recipe: Recipe) -> int:
+    """Return the memory of a decoder's graphs as far as their files tell: weights, and what OpenVINO holds of them."""
+    generation, graphs = recipe.generation, {file: recipe.generation.engine}
+    if generation.prefill:
+        graphs[file.parent / generation.prefill] = generation.prefill_engine
+    if recipe.image.sees:
+        graphs[file.parent / recipe.image.encoder] = ""
+    elsewhere = [graph for graph, engine in graphs.items() if engine == OPENVINO]
+    return bytes_of_graphs([*graphs]) + held_by_openvino(elsewhere)
+
+
+def bytes_beside_cache(model: LanguageModel, tokens: int) -> int:
+    """Return the memory of an open model beside the cache: weights, and pages of another engine's prompts.
+
+    Args:
+        model: Open.
+        tokens: Of the longest prompt.
+    """
+    pages = model.prefill.page_bytes(tokens) if model.prefill else 0
+    return model.origin.size_bytes + model.engine_bytes + pages
+
+
+def bytes_of_text(model: LanguageModel, tokens: int) -> int:
+    """Return the memory of an open model that writes one text of so many tokens, at most as many as its context."""
+    held = min(tokens, model.context)
+    return bytes_beside_cache(model, held) + held * model.token_bytes + model.state_bytes

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.errors import Note
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._prompt_graph import open_prompt_graph
+from edgeopt.executors._prompt_graph import open_prompt_graph, open_token_graph
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.files.in_place import mapped
@@ -20,7 +19,7 @@ from edgeopt.runtime.bundle import is_bundle, read_bundle
 from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, tokens_of, with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
-from edgeopt.runtime.decoding.memory import bytes_of_graphs, require_memory
+from edgeopt.runtime.decoding.memory import bytes_of_decoder, bytes_of_graphs, require_memory
 from edgeopt.runtime.fallback import open_first
 from edgeopt.system.disk.files import require_regular
 from edgeopt.system.disk.links import beside
@@ -121,15 +120,18 @@ def open_language_model(
     for graph in graphs[1:]:
         require_regular(graph, remedy="put it back beside the model")
     size = bytes_of_graphs(graphs)
-    require_memory(size, 0, recipe)
+    require_memory(bytes_of_decoder(file, recipe), 0, recipe)
     tokens = InBackground(lambda: tokens_of(recipe))
-    with huge_pages(), flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
+    pages = huge_pages(size, file.resolve().parent)
+    with pages, flash_attention(recipe.generation.flash_attention), ExitStack() as undone:
         options, engine = SessionOptions(threads=count, entries=entries or {}), recipe.generation.prefill_engine
-        session = EXECUTOR.open(mapped(file), options)
+        of_tokens = recipe.generation.engine
+        session, notes = open_token_graph(file, of_tokens, count, lambda: EXECUTOR.open(mapped(file), options))
         undone.callback(session.close)
-        prefill, notes = None, tuple[Note, ...]()
+        prefill = None
         for graph in graphs[1:]:
-            prefill, notes = open_prompt_graph(graph, engine, count, lambda: EXECUTOR.open(mapped(graphs[1]), options))
+            prefill, more = open_prompt_graph(graph, engine, count, lambda: EXECUTOR.open(mapped(graphs[1]), options))
+            notes = (*notes, *more)
             undone.callback(prefill.close)
         origin = Origin(file, size, count, notes=notes, entries=entries or {})
         opened = bind_language_model(session, recipe, origin, prefill, tokens.take)

@@ -8,48 +8,106 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from numbers import Integral
+from typing import Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.system.declared.options import Option, Syntax, option, option_like, options_of
+
+DRAWN: Final = "How tokens are drawn"
+"""Heading of the help."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn; a temperature of 0 draws nothing: the likeliest token comes."""
+    """How tokens are drawn. With a temperature of 0 the likeliest token is always taken."""
 
-    temperature: float = 0.0
-    """What logits are divided by."""
-    top_k: int = 0
-    """Only so many of the likeliest; 0: all."""
-    top_p: float = 1.0
-    """Only the likeliest that together reach this probability; the first always counts."""
-    repetition_penalty: float = 1.0
-    """What the logits of tokens that were there already are divided by, or multiplied where they are negative."""
-    seed: int = 0
-    """Seed of what is drawn: the same one draws the same tokens."""
-    min_p: float = 0.0
-    """Only tokens that are at least so likely, as a share of the likeliest one's probability; 0: all."""
-    frequency_penalty: float = 0.0
-    """Subtracted from the logit of a token for each time that the answer has it."""
-    presence_penalty: float = 0.0
-    """Subtracted from the logit of a token that the answer has."""
+    temperature: float = option(
+        0.0,
+        "Draw tokens at random; higher numbers make unlikely tokens more frequent.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=0,
+        most=100,
+        shown="0, always the likeliest",
+    )
+    """Logits are divided by this."""
+    top_k: int = option(
+        0,
+        "Draw from this many of the likeliest tokens.",
+        group=DRAWN,
+        syntax=Syntax.WHOLE,
+        least=0,
+        most=1 << 20,
+        shown="all",
+    )
+    """Draw from this many of the likeliest tokens; 0: from all."""
+    top_p: float = option(
+        1.0,
+        "Draw from the likeliest tokens whose probabilities together reach this share.",
+        group=DRAWN,
+        syntax=Syntax.SHARE,
+        least=0,
+        most=1,
+        shown="100%",
+    )
+    """Draw from the likeliest tokens that together reach this probability; the likeliest is always among them."""
+    repetition_penalty: float = option(
+        1.0,
+        "Divide the logits of tokens that stand in the text already by this.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=0.01,
+        most=100,
+        shown="1, none",
+    )
+    """Divides the logits of tokens that stand in the text already, or multiplies negative ones."""
+    seed: int = option(0, "Seed of the random numbers.", group=DRAWN, syntax=Syntax.WHOLE, least=0, shown="0")
+    """Seed of the random numbers; the same seed draws the same tokens."""
+    min_p: float = option(
+        0.0,
+        "Draw from tokens that have at least this share of the likeliest token's probability.",
+        group=DRAWN,
+        syntax=Syntax.SHARE,
+        least=0,
+        most=1,
+        shown="0%",
+    )
+    """Draw from tokens that have at least this share of the likeliest token's probability; 0: from all."""
+    frequency_penalty: float = option(
+        0.0,
+        "Subtract this from a token's logit for each time that it stands in the answer.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=-2,
+        most=2,
+        shown="0, none",
+    )
+    """Subtracted from the logit of a token for each time that it stands in the answer."""
+    presence_penalty: float = option(
+        0.0,
+        "Subtract this from the logit of each token that stands in the answer.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=-2,
+        most=2,
+        shown="0, none",
+    )
+    """Subtracted from the logit of each token that stands in the answer."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of tokens, by their numbers."""
 
     def __post_init__(self) -> None:
-        limits = {"temperature": (0, 100), "top_k": (0, 1 << 20), "top_p": (0, 1), "repetition_penalty": (0.01, 100)}
-        limits |= {"min_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
-        for name, (low, high) in limits.items():
+        for name, limits in sampling_options().items():
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"{name} is {value}, not {low} to {high}")
-        for name in ("top_k", "seed"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool):
+            if limits.syntax is Syntax.WHOLE and (not isinstance(value, Integral) or isinstance(value, bool)):
                 raise ValueError(f"{name} is {value!r}, and must be a whole number")
+            if limits.most is not None and not limits.least <= value <= limits.most:
+                raise ValueError(f"{name} is {value}, not {limits.least} to {limits.most}")
         for token, bias in self.logit_bias.items():
             is_token = isinstance(token, Integral) and not isinstance(token, bool) and token >= 0
             if not is_token or not -100 <= bias <= 100:
@@ -57,8 +115,51 @@ class Sampling:
 
     @property
     def looks_at_answer(self) -> bool:
-        """Whether what the answer has already changes what comes next."""
+        """Whether the answer so far changes how the next token is drawn."""
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+
+@cache
+def sampling_options() -> Mapping[str, Option]:
+    """Return the numbers of `Sampling` with their limits, by name: the fields of a request, the options of `run`."""
+    return dict(options_of(Sampling))
+
+
+NEEDS_TEMPERATURE: Final = ("top_k", "top_p", "min_p", "seed")
+"""Numbers that say nothing where the likeliest token comes; `run` refuses them there."""
+
+
+def _open(name: str, **changed: Any) -> Any:
+    """Return a field like that of `Sampling`, which may be left out: None."""
+    made = replace(sampling_options()[name], **changed)
+    return option_like(made, None)
+
+
+@dataclass(frozen=True)
+class SamplingFlags:
+    """The numbers of `Sampling` as options of a command; None: not said."""
+
+    temperature: float | None = _open("temperature")
+    top_k: int | None = _open("top_k", least=1)
+    top_p: float | None = _open("top_p")
+    min_p: float | None = _open("min_p")
+    frequency_penalty: float | None = _open("frequency_penalty")
+    presence_penalty: float | None = _open("presence_penalty")
+    seed: int | None = _open("seed")
+    repetition_penalty: float | None = _open("repetition_penalty")
+
+
+class SamplingWishes(TypedDict, total=False):
+    """The numbers of `Sampling` as keyword options, which says what each means, and its default."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int
+    repetition_penalty: float
 
 
 class Chooser:
@@ -80,6 +181,9 @@ class Chooser:
             logits: (vocabulary,); what is NaN is never chosen.
             seen: The tokens before it.
             answer: Those of them that the answer has.
+
+        Raises:
+            ValueError: If a bias is of a token that the model has not.
         """
         sampling = self._sampling
         if sampling.logit_bias or (sampling.looks_at_answer and answer):
@@ -116,6 +220,29 @@ class Chooser:
             tokens, counts = np.unique(np.asarray(answer, np.int64), return_counts=True)
             moved[tokens] -= sampling.frequency_penalty * counts.astype(np.float32) + sampling.presence_penalty
         for token, bias in sampling.logit_bias.items():
-            if token < len(moved):
-                moved[token] += bias
+            if token >= len(moved):
+                raise ValueError(f"logit_bias has the token {token}, the model has 0 to {len(moved) - 1}")
+            moved[token] += bias
         return moved
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOdds:
+    """The probability of a token and of others in its place, as logarithms."""
+
+    logprob: float | None
+    likely: tuple[tuple[int, float], ...]
+
+
+UNKNOWN_ODDS = TokenOdds(None, ())
+
+
+def odds_of(logits: NDArray[np.float32], token: int, count: int) -> TokenOdds:
+    """Return the logarithms of the probabilities of a token and of the `count` likeliest."""
+    known = np.nan_to_num(logits.astype(np.float64), nan=-np.inf)
+    known -= known.max()
+    known -= np.log(np.exp(known).sum())
+    first = np.argpartition(-known, min(count, len(known) - 1))[:count] if count else np.zeros(0, np.int64)
+    ordered = first[np.argsort(-known[first], kind="stable")]
+    likely = tuple((int(each), float(known[each])) for each in ordered if np.isfinite(known[each]))
+    return TokenOdds(float(known[token]), likely)

@@ -9,8 +9,8 @@ from typing import Final
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.bundle import Bundle
 from edgeopt.runtime.drift.sketch import Sketch, read_sketch
+from edgeopt.runtime.drift.state import OF_BUNDLE
 
-OF_BUNDLE: Final = "bundle"
 NONE: Final = "none"
 
 

@@ -27,20 +27,20 @@ _MOST_CLASSES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """The figures of a few frames, by which others are ranked."""
+    """The figures of some frames, among which the figures of later frames are ranked."""
 
     artefact: str
-    """File of the model that gave the answers; answers of another are not compared."""
+    """File of the model that gave the answers; answers of another model are not compared."""
     source: str
-    """`calibration`, or `field` where a running app looked at them."""
+    """`calibration`, or `field` for frames of a running app."""
     frames: Annotated[int, Within(LEAST_FRAMES, MOST_FRAMES)]
-    """How many frames it is of."""
+    """Number of frames."""
     reader: FigureReader
     """How the figures are read."""
     values: Mapping[str, tuple[float, ...]]
-    """By figure, its value in each frame that has it, in ascending order."""
+    """Values of each figure in all frames that have it, in ascending order."""
     classes: Mapping[str, int]
-    """By index of a class, how many things of it every fourth answer named."""
+    """Number of things of each class, by its index, in every fourth answer."""
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():

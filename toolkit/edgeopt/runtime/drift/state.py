@@ -7,29 +7,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+OF_BUNDLE: Final = "bundle"
+"""Name of the sketch that lies in the bundle."""
 SURPRISE: Final = "surprise"
 """Figure of the classes that an answer names: how rare they were."""
 
 
 class DriftKind(StrEnum):
-    """The subject of a drift."""
+    """The kind of change in a drift."""
 
     DARKNESS = "darkness"
-    """Pictures are darker: night, or a covered lens. Counted apart, since night falls every day."""
+    """Pictures are darker: night, or a covered lens. It is counted separately, since night falls every day."""
     LIGHT = "light"
-    """Pictures are lighter, or of another contrast: fog, glare, exposure."""
+    """Pictures are lighter or have another contrast: fog, glare, exposure."""
     SHARPNESS = "sharpness"
-    """Focus, motion, dirt on the lens; or pictures sharper than those of calibration."""
+    """Pictures are less sharp (focus, motion, dirt on the lens), or sharper than those of calibration."""
     NOISE = "noise"
-    """Grain of the sensor, or what a codec leaves of it."""
+    """The grain of the sensor changed, or what a codec leaves of it."""
     COLOUR = "colour"
-    """Saturation or tint: another camera, another lamp."""
+    """Saturation or tint changed: another camera, another lamp."""
     NUMBERS = "numbers"
-    """Inputs that are no pictures: level, spread, roughness, length."""
+    """Inputs that are no pictures changed in level, spread, roughness or length."""
     ANSWERS = "answers"
-    """How sure answers are, how many things they name, and which classes."""
+    """Answers changed in confidence, in the number of things, or in their classes."""
     RANGE = "range"
-    """Numbers lie beyond what the INT8 model holds."""
+    """Numbers lie outside the range of the INT8 model."""
 
 
 WORDS: Final[Mapping[tuple[str, int], tuple[DriftKind, str]]] = {
@@ -74,7 +76,7 @@ WORDS: Final[Mapping[tuple[str, int], tuple[DriftKind, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FieldDrift:
-    """A drift that began, or one that is over."""
+    """A drift that began or ended."""
 
     kind: DriftKind
     """Its kind."""
@@ -83,13 +85,13 @@ class FieldDrift:
     is_rise: bool
     """Whether it rose."""
     shift: float
-    """Its mean rank since then as a normal score: -2 is where 2 % of the calibration frames lie lower."""
+    """Mean rank of the figure since then, as a normal score: at -2, 2 % of the calibration frames lie lower."""
     since_frame: int
-    """Frame from which on it moved, by the chart; of a drift that is over, the frame at which it was."""
+    """Frame from which the figure moved; for a drift that ended, the frame at which it ended."""
     frame: int
-    """Frame at which it was noticed, counted from the begin of the watch."""
+    """Frame at which this was noticed, counted from the beginning of the watch."""
     is_over: bool = False
-    """Whether this is its end."""
+    """Whether the drift ended."""
 
     def __str__(self) -> str:
         words = WORDS[self.figure, 1 if self.is_rise else -1][1]
@@ -100,17 +102,17 @@ class FieldDrift:
 
 @dataclass(frozen=True, slots=True)
 class DriftState:
-    """How a watch has been doing."""
+    """The state of a watch."""
 
     frames: int
-    """Frames that went by."""
+    """Frames so far."""
     looks: int
     """Frames that were looked at."""
     began: Mapping[str, int]
-    """By kind, how many drifts began."""
+    """Number of drifts that began, by kind."""
     active: tuple[FieldDrift, ...]
-    """Those that are not over."""
+    """Drifts that have not ended."""
     levels: Mapping[str, float]
-    """By figure, how near its chart is to its limit: 0 to 1, and 1 while it drifts."""
+    """How near each figure is to its limit: 0 to 1, and 1 during a drift."""
     shifts: Mapping[str, float]
-    """By figure, the mean score of about the last ten looks, in standard deviations of the sketch."""
+    """Mean score of each figure over about the last ten looks, in standard deviations of the sketch."""

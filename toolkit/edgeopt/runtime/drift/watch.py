@@ -12,15 +12,16 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.runtime.drift.figures import FigureReader, Figures, of_answer, reader_of
-from edgeopt.runtime.drift.limits import is_rate, limit_of, looks_per_week, normal_scores
 from edgeopt.runtime.drift.sketch import LEAST_FRAMES, MOST_FRAMES, Sketch, sketch_of, surprise
 from edgeopt.runtime.drift.state import SURPRISE, WORDS, DriftKind, DriftState, FieldDrift
 from edgeopt.system.text import plural
@@ -88,7 +89,7 @@ class _Learned:
 
 
 class DriftWatch:
-    """Compares frames with a sketch; any number of threads may record."""
+    """Compares frames with a sketch. Any number of threads may record frames."""
 
     def __init__(
         self,
@@ -102,15 +103,16 @@ class DriftWatch:
         """Begin to watch.
 
         Args:
-            sketch: What frames are compared with; None: nothing, the watch only learns.
-            fps: Frames a second, by which a week is counted.
-            false_alarms_per_week: The rate at most, all figures together, nightfall not counted.
-            every: Frames from one look to the next: as many as it takes until pictures are no longer alike. None: 15,
-                or as many more as keep looks within 0.5 % of the frames' time, which the first nine looks tell.
-            on_drift: Hears of each drift that begins or is over, in the thread of the frame; it must not wait.
+            sketch: The sketch with which frames are compared; None: no comparison, the watch only learns.
+            fps: Frames a second, from which the length of a week in frames follows.
+            false_alarms_per_week: Highest rate of false alarms, over all figures together, without nightfall.
+            every: Frames from one look to the next, enough that pictures are no longer alike. None: 15, or more so that
+                looks take at most 0.5 % of the frames' time, as measured in the first nine looks.
+            on_drift: Called when a drift begins or ends, in the thread of the frame; it must not wait.
 
         Raises:
-            EdgeoptError: If a number is out of range, or the sketch is of too few frames for so low a rate.
+            EdgeoptError: If a number is out of range, or the sketch has too few frames for such a low rate of false
+                alarms.
         """
         if not is_rate(fps) or not is_rate(false_alarms_per_week):
             problem = f"a watch at {fps:g} frames a second with {false_alarms_per_week:g} false alarms a week"
@@ -164,7 +166,7 @@ class DriftWatch:
         return made
 
     def listen(self, listener: Callable[[FieldDrift], None]) -> Callable[[], None]:
-        """Let another listener hear of drifts; return what ends that."""
+        """Call another listener when a drift begins or ends; return a function that stops this."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -179,7 +181,7 @@ class DriftWatch:
         return self._reader
 
     def is_due(self) -> bool:
-        """Count a frame; return whether it is one to look at."""
+        """Count a frame, and return whether to look at it."""
         with self._turn:
             number, self._frames = self._frames, self._frames + 1
             is_due = number >= self._due
@@ -188,7 +190,7 @@ class DriftWatch:
         return is_due
 
     def spent(self, look_ns: int, frame_ns: int) -> None:
-        """Hear what a look took beside its frame, by which the next ones are spaced where nobody said how often."""
+        """Take the times of a look and of its frame; without `every` they set the distance of the next looks."""
         if self._pace is None or frame_ns <= 0:
             return
         with self._turn:
@@ -198,7 +200,7 @@ class DriftWatch:
                 self.every = max(EVERY, math.ceil(share / MOST_SHARE))
 
     def look(self, inputs: Tensors, specs: Sequence[TensorSpec]) -> Figures:
-        """Return the figures of the inputs of a frame."""
+        """Return the figures of a frame's inputs."""
         if self._reader is None:
             self._reader = reader_of(specs, inputs, "", {})
         return self._reader.of_inputs(inputs)
@@ -207,11 +209,11 @@ class DriftWatch:
         """Compare a frame.
 
         Args:
-            figures: Of its inputs, from `look`.
-            task: It read the answer.
-            outputs: Of the model.
-            answer: The task's answer; None: the app took the outputs as they are.
-            artefact: File of the model that answered; answers of another than the sketch's are not compared.
+            figures: Figures of the frame's inputs, from `look`.
+            task: The task that made the answer.
+            outputs: Outputs of the model.
+            answer: The answer; None: the app took the raw outputs.
+            artefact: File of the model that answered; answers are compared only if the sketch is of the same model.
         """
         classes: tuple[int, ...] = ()
         self._artefact = self._artefact or artefact
@@ -267,7 +269,7 @@ class DriftWatch:
         return [replace(began, is_over=True, frame=frame, since_frame=frame)] if began else []
 
     def state(self) -> DriftState:
-        """Return how the watch has been doing."""
+        """Return the state of the watch."""
         with self._turn:
             levels = {
                 name: max((1.0 if chart.is_over_limit else chart.sum / chart.limit for chart in charts), default=0.0)
@@ -277,10 +279,10 @@ class DriftWatch:
             return DriftState(self._frames, self._looks, dict(self._began), active, levels, shifts)
 
     def learned(self) -> Sketch:
-        """Return the sketch of the frames that went by, spread over the whole time: what is usual in this place.
+        """Return a sketch of the frames so far, spread over the whole time.
 
         Raises:
-            EdgeoptError: If fewer than 32 were looked at.
+            EdgeoptError: If fewer than 32 frames were looked at.
         """
         with self._turn:
             looks, reader = list(self._learned.looks), self._reader
@@ -289,3 +291,77 @@ class DriftWatch:
             problem = f"{plural(len(looks), 'frame')} looked at: a sketch needs {LEAST_FRAMES}"
             raise EdgeoptError(problem, remedy=f"let at least {LEAST_FRAMES * self.every} frames go by")
         return sketch
+
+
+# How much a figure must have moved before a watch says so: at a stated rate of false alarms, for any distribution.
+#
+# A figure of a frame is ranked among the n calibration frames, and its rank becomes a normal score. A CUSUM (Page
+# 1954) adds the scores above a tolerance; it alarms above a limit. Where frames are drawn as the calibration frames
+# were, their shares of the n + 1 gaps between these are Dirichlet(1, ..., 1), whatever the figure's distribution. For
+# each draw of shares the number t > 0 with E[exp(t (score - tolerance))] = 1 bounds the rate: at most exp(-t limit)
+# false alarms a look (Lorden 1971, theorem 2). The mean of this bound over the draws is what the limit keeps at the
+# wanted rate, so that a calibration set that is small, or lies badly by chance, is allowed for.
+
+_DRAWS: Final = 2000
+_SEED: Final = 20261127
+_LARGEST_EXPONENT: Final = 50.0
+LARGEST_LIMIT: Final = 60.0
+"""A chart with a higher limit would need a minute of frames at least, and is left out."""
+_HALVINGS: Final = 40
+
+
+def normal_scores(count: int) -> NDArray[np.float64]:
+    """Return (count + 1,) the score of a frame by how many of the calibration frames lie below it."""
+    from statistics import NormalDist  # which takes as long to import as all that watches
+
+    inverse = NormalDist().inv_cdf
+    return np.array([inverse((below + 0.5) / (count + 1)) for below in range(count + 1)])
+
+
+@cache
+def limit_of(count: int, tolerance: float, rate_per_look: float) -> float | None:
+    """Return the limit of a one-sided CUSUM of normal scores.
+
+    Args:
+        count: Calibration frames.
+        tolerance: Of a score, in standard deviations: what is added is the score less the tolerance.
+        rate_per_look: False alarms a look, on average over calibration sets of this size.
+
+    Returns:
+        None where too few calibration frames allow none below 60.
+    """
+    exponents = _exponents(normal_scores(count) - tolerance)
+    low, high = 0.0, LARGEST_LIMIT
+    if np.exp(-exponents * high).mean() > rate_per_look:
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if np.exp(-exponents * middle).mean() > rate_per_look:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _exponents(steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (draws,) t for each draw of shares; 0 where a chart would rise without any drift."""
+    generator = np.random.default_rng(_SEED)
+    shares = generator.exponential(size=(_DRAWS, len(steps)))
+    shares /= shares.sum(axis=1, keepdims=True)
+    low, high = np.zeros(_DRAWS), np.full(_DRAWS, _LARGEST_EXPONENT)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_above = (shares * np.exp(middle[:, None] * steps)).sum(axis=1) > 1
+        high = np.where(is_above, middle, high)
+        low = np.where(is_above, low, middle)
+    return np.where(shares @ steps < 0, low, 0.0)
+
+
+def looks_per_week(fps: float, every: int) -> float:
+    """Return how often a watch looks in a week."""
+    return fps * 7 * 24 * 3600 / every
+
+
+def is_rate(value: float) -> bool:
+    """Return whether a number can be a rate."""
+    return math.isfinite(value) and value > 0

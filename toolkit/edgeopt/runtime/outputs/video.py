@@ -69,6 +69,7 @@ class Video:
     def _open(self, picture: Frame) -> None:
         height, width = picture.shape[0] // 2 * 2, picture.shape[1] // 2 * 2  # codecs halve the colours
         self._size = max(width, 2), max(height, 2)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         code = cv2.VideoWriter.fourcc(*CODECS[self._path.suffix.lower()])
         self._writer = cv2.VideoWriter(str(self._path), code, self._fps, self._size)
         if not self._writer.isOpened():

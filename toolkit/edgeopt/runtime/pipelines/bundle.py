@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.default_limits import Check
 from edgeopt.runtime.bundle import parse_bundle, seal
 from edgeopt.runtime.bundles.folder import MANIFEST, PIPELINE, remove_stale, require_inside, require_nothing_else
 from edgeopt.runtime.pipelines.description import Description, parse_description
@@ -74,7 +75,8 @@ def write_pipeline(
         models[stage.name] = _hash(folder / stage.name / MANIFEST)
     deployed = dataclasses.replace(description, calib="", eval="", folder=Path())
     values = dataclasses.asdict(deployed)
-    values = {key: value for key, value in values.items() if key not in ("folder", "stages")}
+    left_out = ("folder", "stages", *(("check",) if deployed.check == Check() else ()))
+    values = {key: value for key, value in values.items() if key not in left_out}  # earlier versions know no check
     stages = [_deployed(dataclasses.asdict(other)) for other in description.stages]
     manifest = {
         "schema": SCHEMA,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError, NotFoundError
-from edgeopt.recipes.allowed import MAX_DROP
+from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.toml import DURATION_MS, Within, parse_table, read_toml
 
@@ -83,6 +83,8 @@ class Description:
     """Max drop of the metric, where labels judge the whole."""
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
     """With the answers of the original, where no labels judge."""
+    check: Check = field(default_factory=Check)
+    """The limits of `edgeopt check`."""
     folder: Path = field(default=Path(), compare=False)
     """Folder of the file; paths are relative to it."""
 
@@ -112,6 +114,7 @@ class _File:
     eval: str = ""
     max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
+    check: Check = field(default_factory=Check)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", self.name):
@@ -158,6 +161,7 @@ def parse_description(values: Mapping[str, Any], where: str, folder: Path) -> De
         eval=said.eval,
         max_drop=said.max_drop,
         least_agreement=said.least_agreement,
+        check=said.check,
         folder=folder,
     )
 

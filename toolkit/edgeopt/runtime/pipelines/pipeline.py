@@ -33,20 +33,21 @@ class Answer:
     """A pipeline's answer to one frame."""
 
     stages: Mapping[str, Any]
-    """The answer of each stage by its name, in order. A model that runs on crops gives a list, one answer a crop."""
+    """The answer of each stage by its name, in order. A model that runs on crops gives a list, with one answer for each
+    crop."""
     times_ns: tuple[int, ...]
-    """What each of `Pipeline.stages` took, all its runs together; -1 for one that had nothing to run on."""
+    """Time of each of `Pipeline.stages`, over all its runs; -1 for a stage that had nothing to run on."""
     runs: Mapping[str, int]
     """How often each model ran."""
 
     @property
     def last(self) -> Any:
-        """The answer of the last stage: what the pipeline is for."""
+        """The answer of the last stage."""
         return self.stages[tuple(self.stages)[-1]]
 
 
 class Pipeline(Closing):
-    """Loaded models and the app's functions between them. Any number of threads may share it, if these allow it."""
+    """Loaded models with the app's functions between them. Threads may share it if the functions allow that."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Pipeline(Closing):
         _require_boxes(description, models)
         self.description, self.models = description, models
         self.stages: tuple[str, ...] = tuple(name for stage in description.stages for name in names_of(stage))
-        """Names of what is timed, in order: `detect.preprocess`, `crop`, `lookup`."""
+        """Names of the timed stages in their order, such as `detect.preprocess`, `crop`, `lookup`."""
         self._calls, self._clock = dict(calls), clock
         places = {name: place for place, name in enumerate(self.stages)}
         self._steps = tuple((other, other.kind, places[names_of(other)[0]]) for other in description.stages)
@@ -92,10 +93,10 @@ class Pipeline(Closing):
 
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`.
-            stages: The app's functions by the name of the stage that calls each.
-            threads: Of each model; None: as it was measured.
+            stages: The app's functions, by the names of the stages that call them.
+            threads: Threads of each model; None: as it was measured.
             warmup: Run each model once before the first frame comes; the app's functions are not called.
-            strict: Refuse to fall back: of each model the first artefact runs, or none.
+            strict: Raise an error if the first choice of a model does not run, in place of falling back.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
@@ -117,36 +118,36 @@ class Pipeline(Closing):
         return pipeline
 
     def close(self) -> None:
-        """Refuse further frames and free the models, after the frames that are on their way."""
+        """Refuse further frames, and free the models when the current frames are done."""
         for model in self.models.values():
             model.close()
 
     def with_models(self, models: Mapping[str, Runtime]) -> Pipeline:
-        """Return a pipeline of the same stages with other models in some of them; it shares all else with this one.
+        """Return a pipeline with other models in some of the stages; it shares everything else with this one.
 
         Args:
-            models: Loaded, by the name of the stage; whoever loaded them closes them.
+            models: Loaded runtimes by the name of the stage; the pipeline does not close them.
         """
         return Pipeline(self.description, {**self.models, **models}, self._calls, clock=self._clock)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Why artefacts that were preferred do not run, of all models."""
+        """Why preferred models do not run here, for all stages."""
         return tuple(note for model in self.models.values() for note in model.notes)
 
     def stats(self) -> Stats:
-        """Return how many frames came in, were answered and failed, and what each stage of the last 1024 took."""
+        """Return how many frames came in, were answered and failed, and the times of each stage over the last 1024."""
         return self._ring.stats()
 
     def predict(self, frame: Frame) -> Answer:
-        """Return the answer of every stage for one frame; `Answer.last` is what the pipeline is for.
+        """Return the answers of all stages for one frame; `Answer.last` is the answer of the last stage.
 
         Args:
             frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it.
 
         Raises:
-            EdgeoptError: If a stage fails; it is named. The pipeline stays usable.
-            ValueError: If it is no frame.
+            EdgeoptError: If a stage fails, with its name. The pipeline stays usable.
+            ValueError: If it is not a frame.
         """
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             raise ValueError("a frame is an array (height, width, 3) uint8")

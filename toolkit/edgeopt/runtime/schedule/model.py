@@ -32,7 +32,7 @@ _clock = time.perf_counter_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ScheduledModel:
     """A bundle that takes part in a schedule."""
 
     path: str | Path
@@ -44,7 +44,7 @@ class Model:
     is_kept: bool = False
     """Whether it is never unloaded."""
     memory_mib: float | None = None
-    """What it takes; None: what the process grows by when it is loaded, at least the size of its file."""
+    """Memory of the model; None: the growth of the process when it is loaded, at least the size of its file."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Scheduled:
     """A model with its lane and its runtime, if that is loaded."""
 
     name: str
-    model: Model
+    model: ScheduledModel
     cores: tuple[int, ...] | None
     """Cores to which its threads are held; None: any."""
     lane: Lane
@@ -121,8 +121,13 @@ class Scheduled:
         frame = np.full((*size, 3), 128, np.uint8) if size else None
         if frame is not None:
             self._learn(frame, 1)
-        if most == 1 or (reason := why_no_batch(runtime.session.inputs, runtime.bundle.recipe.input.states)):
-            return reason if most > 1 else None
+        if most == 1:
+            return None
+        recipe = runtime.bundle.recipe
+        reason = why_no_batch(runtime.session.inputs, recipe.input.states)
+        reason = reason or ("texts differ in length" if recipe.kind == "text" else None)
+        if reason:
+            return reason
         self.batches = Batches(runtime)
         try:
             for count in range(2, most + 1 if frame is not None else 2):
@@ -156,7 +161,7 @@ def _sharing(bundle: Bundle) -> Bundle:
     return bundle.mapped(lambda each: replace(each, artefacts=tuple(map(shares, each.artefacts))))
 
 
-def threads_of(model: Model, most: int) -> int:
+def threads_of(model: ScheduledModel, most: int) -> int:
     """Return how many threads a model is opened with.
 
     Raises:
@@ -165,7 +170,7 @@ def threads_of(model: Model, most: int) -> int:
     return model.threads or min(opening_of(read_bundle(Path(model.path)).artefacts[0]).options.threads, most)
 
 
-def least_bytes(model: Model) -> int:
+def least_bytes(model: ScheduledModel) -> int:
     """Return what a model takes at least: as given, or the size of its file."""
     if model.memory_mib is not None:
         return int(model.memory_mib * MIB)

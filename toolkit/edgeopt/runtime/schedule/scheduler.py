@@ -1,8 +1,8 @@
 """Several models and streams on one device.
 
 scheduler = Scheduler({
-    "doors": Model("out/doors/bundle", Terms(priority=1, budget_ms=33)),
-    "faces": Model("out/faces/bundle"),
+    "doors": ScheduledModel("out/doors/bundle", Terms(priority=1, budget_ms=33)),
+    "faces": ScheduledModel("out/faces/bundle"),
 })
 boxes = scheduler.predict("doors", frame)
 
@@ -28,7 +28,7 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.cores import assign_cores
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import MIB, Loaded, MemoryChange, who_goes
-from edgeopt.runtime.schedule.model import TURN, Model, Scheduled, least_bytes, threads_of
+from edgeopt.runtime.schedule.model import TURN, Scheduled, ScheduledModel, least_bytes, threads_of
 from edgeopt.runtime.schedule.turns import Turn
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.whole_frame import Serve, WholeFrame
@@ -88,26 +88,27 @@ class _Frame:
 
 
 class Scheduler(Closing):
-    """Models that share a device by their priorities; any number of threads may bring frames."""
+    """Models that share a device by their priorities. Any number of threads may pass frames."""
 
     def __init__(
         self,
-        models: Mapping[str, Model],
+        models: Mapping[str, ScheduledModel],
         *,
         cores: Sequence[int] | None = None,
         memory_limit_mib: float | None = None,
         tell: Callable[[MemoryChange], None] | None = None,
     ) -> None:
-        """Assign cores, and load the models, the highest priority first, as far as the memory goes.
+        """Assign cores, and load the models in the order of their priority, as far as memory allows.
 
         Args:
             models: One or more, by name.
-            cores: That all may use together, the best first; None: all that this process may use.
-            memory_limit_mib: What all models may take together; a model that needs room unloads others. None: no limit.
-            tell: Hears which model comes into memory or leaves it, and why; in the thread that does it.
+            cores: Cores that all models may use together, the best first; None: all cores that this process may use.
+            memory_limit_mib: Memory that all models may take together; loading a model may unload others. None: no
+                limit.
+            tell: Called when a model is loaded or unloaded, with the reason, in the thread that does it.
 
         Raises:
-            EdgeoptError: If a bundle does not open, or the cores are none of this process's.
+            EdgeoptError: If a bundle does not open, or if the process may not use one of the cores.
         """
         usable = usable_cores()
         cores = tuple(usable if cores is None else cores)
@@ -131,7 +132,7 @@ class Scheduler(Closing):
             raise
 
     def close(self) -> None:
-        """Refuse further frames and free all models, each after the frames that wait for it or run."""
+        """Refuse further frames, and free each model when its waiting and running frames are done."""
         with self._state:
             self._is_closed = True
             idle = [model for model in self._models.values() if not model.users]
@@ -140,26 +141,26 @@ class Scheduler(Closing):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models, the highest priority first."""
+        """Names of the models, the highest priority first."""
         return tuple(self._models)
 
     @property
     def cores(self) -> dict[str, tuple[int, ...] | None]:
-        """The cores that each model is held to; None: wherever the system likes. Models with the same take turns."""
+        """The cores to which each model is held; None: any. Models on the same cores take turns."""
         return {name: model.cores for name, model in self._models.items()}
 
     @property
     def changes(self) -> tuple[MemoryChange, ...]:
-        """Which models came into memory or left it, the last 100."""
+        """The last 100 times that a model was loaded or unloaded."""
         return tuple(self._changes)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes on what could not be set as wished."""
+        """Settings that were asked for and could not be applied."""
         return tuple(self._notes.values())
 
     def stats(self) -> dict[str, Stats]:
-        """Return counts and times of each model; the stage `turn` is the wait for its turn, the age counts it too."""
+        """Return counts and times of each model; the stage `turn` is the wait for its turn, which the age includes."""
         return {name: model.ring.stats() for name, model in self._models.items()}
 
     def predict(self, name: str, frame: Sample, *, stream: int = 0) -> Any:
@@ -168,8 +169,8 @@ class Scheduler(Closing):
         Args:
             name: Of the model.
             frame: As `Runtime.predict` takes it.
-            stream: Where it comes from: frames of different streams may go together; a recurrent model keeps states of
-                each, until it is unloaded.
+            stream: Number of the frame's stream: frames of different streams may go together in a batch; a recurrent
+                model keeps separate states for each, until it is unloaded.
 
         Raises:
             KeyError: If there is no such model.
@@ -180,11 +181,11 @@ class Scheduler(Closing):
         return self.serve(name, frame, stream=stream)[0]
 
     def runtime(self, name: str, *, stream: int = 0) -> Runtime:
-        """Return what a `Stream` takes in place of a runtime: `Stream(scheduler.runtime("doors"), camera)`.
+        """Return an object that a `Stream` takes in place of a runtime: `Stream(scheduler.runtime("doors"), camera)`.
 
         Args:
             name: Of the model.
-            stream: Another number for each stream of a model whose frames may go together.
+            stream: A different number for each stream of a model whose frames may go together in a batch.
 
         Raises:
             KeyError: If there is no such model.
@@ -200,7 +201,7 @@ class Scheduler(Closing):
         return cast("Runtime", seat)
 
     def serve(self, name: str, frame: Sample, *, stream: int = 0) -> tuple[Any, tuple[int, ...]]:
-        """Return what `predict` does, and the times of `turn` and of the runtime's stages."""
+        """Return the answer of `predict`, and the times of `turn` and of the runtime's stages."""
         scheduled, arrived, held = self._models[name], _clock(), _Frame(frame, stream)
         try:
             try:
@@ -350,7 +351,9 @@ def _answer_alone(scheduled: Scheduled, frame: _Frame) -> None:
         frame.error = error
 
 
-def _schedule(models: Mapping[str, Model], cores: Sequence[int], usable: Sequence[int]) -> dict[str, Scheduled]:
+def _schedule(
+    models: Mapping[str, ScheduledModel], cores: Sequence[int], usable: Sequence[int]
+) -> dict[str, Scheduled]:
     """Return the models, the highest priority first, each with its cores and its lane."""
     ordered = sorted(models.items(), key=lambda pair: -pair[1].terms.priority)
     assigned = assign_cores({name: threads_of(model, len(cores)) for name, model in ordered}, cores)

@@ -88,20 +88,20 @@ _ACTIVE_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which terms a model takes part."""
+    """Priority, budget and rate of a model in a schedule."""
 
     priority: int = 0
-    """The higher goes first."""
+    """A model with a higher number goes first."""
     budget_ms: float | None = None
-    """From a frame's arrival to its answer."""
+    """Time allowed from a frame's arrival to its answer."""
     fps: float | None = None
-    """Frames a second of each stream; None: learnt from those that come at a steady pace."""
+    """Frames a second of each stream; None: learnt from streams that come at a steady pace."""
     patience_ms: float = 1000.0
-    """A frame that waits so long, while its model had no turn, goes next."""
+    """A frame that has waited this long, while its model had no turn, goes next."""
     max_batch: int = 1
-    """Frames that may go together."""
+    """Frames that may go together in a batch."""
     max_delay_ms: float = 0.0
-    """How long the first of them may wait for the others."""
+    """How long the first frame of a batch may wait for the others."""
 
     def __post_init__(self) -> None:
         given = [one for one in (self.budget_ms, self.fps) if one is not None]

@@ -15,10 +15,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from edgeopt.runtime.serve.asking import refused
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.watching.health import HEALTH
 from edgeopt.runtime.serve.watching.tally import Tally
 
-HEALTH: Final = "/healthz"
-"""It says nothing that is secret, and who looks after services asks it without a key."""
 ANY_PAGE: Final = "*"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -23,6 +23,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_TOOLS: Final = 128
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 """As OpenAI has it, a function that names no parameters has none."""
+_CHOICES: Final = 'none, required, {"type": "function", "function": {"name": ...}} or {"type": "allowed_tools", ...}'
+_ALLOWED: Final = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Calls:
     """How the model writes calls where it chooses whether to call; None: it must."""
     makes_several: bool = True
     """Whether one answer may make several calls, where the model chooses."""
+    allowed: frozenset[str] | None = None
+    """Names of the functions that may be called, where the request allows some alone; None: all."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -47,8 +51,13 @@ class Calls:
 
     @property
     def _parameters(self) -> Mapping[str, Mapping[str, Any]]:
-        functions = [tool["function"] for tool in self.tools]
-        return {each["name"]: each.get("parameters") or _NO_PARAMETERS for each in functions}
+        functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
+        allowed = functions.keys() if self.allowed is None else self.allowed
+        # a schema that says nothing of its type allows any value, and arguments are an object
+        own = {
+            name: {"type": "object", **(each.get("parameters") or _NO_PARAMETERS)} for name, each in functions.items()
+        }
+        return {name: parameters for name, parameters in own.items() if name in allowed}
 
     def schema_of(self, field: str) -> Mapping[str, Any]:
         """Return the schema of an object with the name of a function, and its arguments in a field.
@@ -110,23 +119,25 @@ def read_calls(values: Mapping[str, Any], style: CallStyle | None = None) -> Cal
     if not isinstance(tools, list) or len(tools) > _MOST_TOOLS:
         raise wrong("tools", f"a list of up to {_MOST_TOOLS} functions")
     known = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    names = [tool["function"]["name"] for tool in known]
+    if double := next((i for i, name in enumerate(names) if name in names[:i]), None):
+        raise wrong(f"tools[{double}].function.name", f"two functions are named {short(names[double])}")
+    allowed: frozenset[str] | None = None
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed, choice = _allowed(choice.get("allowed_tools"), names)
     if choice == "none":
         return None
     if choice == "required":
-        return Calls(known, "")
-    named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
-    if isinstance(named, dict):
-        names = [tool["function"]["name"] for tool in known]
-        if named.get("name") not in names:
-            raise wrong("tool_choice", f"no function named {short(named.get('name'))} is among tools")
-        return Calls(known, named["name"])
+        return Calls(known, "", allowed=allowed)
+    if (function := _function_of(choice)) is not None:
+        return Calls(known, _known_name(function, names))
     if choice not in (None, "auto"):
-        raise wrong("tool_choice", 'none, required, or {"type": "function", "function": {"name": ...}}')
+        raise wrong("tool_choice", f"{'auto, ' if style else ''}{_CHOICES}")
     if style is not None:
         several = values.get("parallel_tool_calls")
         if several is not None and not isinstance(several, bool):
             raise wrong("parallel_tool_calls", "true or false")
-        return Calls(known, "", style, several is not False)
+        return Calls(known, "", style, several is not False, allowed)
     text = (
         "tool_choice: auto is not done for this model, whose chat template writes calls in no way that is known here: "
         'ask for "required", or for a function by its name'
@@ -134,14 +145,41 @@ def read_calls(values: Mapping[str, Any], style: CallStyle | None = None) -> Cal
     raise RefusedError(400, text, code="unsupported_value", param="tool_choice")
 
 
+def _function_of(choice: Any) -> Mapping[str, Any] | None:
+    """Return the function that a choice, or a tool, is; None: it is none."""
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    return function if isinstance(function, dict) else None
+
+
+def _known_name(function: Mapping[str, Any], names: Sequence[str]) -> str:
+    name = function.get("name")
+    if not isinstance(name, str) or name not in names:
+        raise wrong("tool_choice", f"no function named {short(name)} is among tools")
+    return name
+
+
+def _allowed(said: Any, names: Sequence[str]) -> tuple[frozenset[str], str]:
+    """Return the functions that a choice allows, and whether one of them must be called: `auto` or `required`."""
+    mode, tools = (said.get("mode"), said.get("tools")) if isinstance(said, dict) else (None, None)
+    functions = [_function_of(tool) for tool in tools] if isinstance(tools, list) else []
+    if mode not in ("auto", "required") or not functions:
+        raise wrong("tool_choice.allowed_tools", _ALLOWED)
+    allowed = set[str]()
+    for function in functions:
+        if function is None:
+            raise wrong("tool_choice.allowed_tools", _ALLOWED)
+        allowed.add(_known_name(function, names))
+    return frozenset(allowed), mode
+
+
 def _tool(tool: Any, place: str) -> Mapping[str, Any]:
-    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-    if not isinstance(function, dict):
+    function = _function_of(tool)
+    if function is None:
         raise wrong(place, '{"type": "function", "function": {"name": ..., "parameters": {...}}}')
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong(f"{place}.function.name", "a name of letters, digits, . _ and -, 64 at most")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise wrong(f"{place}.function.parameters", "a JSON schema of an object")
+    if parameters is not None and not (isinstance(parameters, dict) and parameters.get("type", "object") == "object"):
+        raise wrong(f"{place}.function.parameters", 'a JSON schema of an object, {"type": "object", ...}')
     assert isinstance(tool, dict)
     return tool

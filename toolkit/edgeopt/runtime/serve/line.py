@@ -12,6 +12,8 @@ from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.watching.tally import Tally
 
 _RETRY_S = 1
+_Waiting = tuple[int, int, "asyncio.Future[None]", object | None]
+"""Priority, number, what wakes it, and whose prompt is scored."""
 
 
 class RequestLine:
@@ -21,34 +23,36 @@ class RequestLine:
         """Begin with all slots free."""
         self._limits, self._tally = limits, tally
         self._free, self._number = limits.slots, count()
-        self._heap = list[tuple[int, int, asyncio.Future[None]]]()
+        self._heap = list[_Waiting]()
+        self._scoring: object | None = None
 
-    async def enter(self, end_s: float, priority: int = 0) -> int:
+    async def enter(self, end_s: float, priority: int = 0, scoring: object | None = None) -> int:
         """Wait for a slot and take it; return for how many nanoseconds.
 
         Args:
             end_s: At the latest, as `time.monotonic`.
             priority: Larger goes first.
+            scoring: Whose prompt is scored: it takes a slot when no other is scored, until `scored`; None: nobody's.
 
         Raises:
             RefusedError: 429 if too many wait already, 503 if none was free in time.
         """
         begun_ns = perf_counter_ns()
-        if self._free > 0 and not self._tally.waiting:
-            self._free -= 1
-            self._tally.running += 1
+        if self._may_go(scoring) and not any(self._may_go(waiting[3]) for waiting in self._heap):
+            self._take(scoring)
             return perf_counter_ns() - begun_ns
         if self._tally.waiting >= self._limits.waiting:
             text = f"{self._tally.waiting} requests wait already; ask again in {_RETRY_S} s"
             raise RefusedError(429, text, code="queue_full")
         turn = asyncio.get_running_loop().create_future()
-        heappush(self._heap, (-priority, next(self._number), turn))
+        heappush(self._heap, (-priority, next(self._number), turn, scoring))
         self._tally.waiting += 1
         try:
             async with asyncio.timeout(end_s - monotonic()):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
+                self.scored(scoring)
                 self.leave()  # the slot came in the same moment
             else:
                 turn.cancel()
@@ -73,11 +77,32 @@ class RequestLine:
         self._free += 1
         self._hand_out()
 
+    def scored(self, scoring: object | None) -> None:
+        """Let the next prompt be scored, where this was the one that is; more than once does nothing more."""
+        if scoring is not None and self._scoring is scoring:
+            self._scoring = None
+            self._hand_out()
+
+    def _may_go(self, scoring: object | None) -> bool:
+        return self._free > 0 and (scoring is None or self._scoring is None)
+
+    def _take(self, scoring: object | None) -> None:
+        self._free -= 1
+        self._tally.running += 1
+        self._scoring = self._scoring if scoring is None else scoring
+
     def _hand_out(self) -> None:
+        later = list[_Waiting]()
         while self._heap and self._free > 0:
-            _, _, turn = heappop(self._heap)
-            if not turn.done():
-                self._free -= 1
-                self._tally.running += 1
-                self._tally.waiting -= 1
-                turn.set_result(None)
+            waiting = heappop(self._heap)
+            _, _, turn, scoring = waiting
+            if turn.done():
+                continue
+            if not self._may_go(scoring):
+                later.append(waiting)
+                continue
+            self._take(scoring)
+            self._tally.waiting -= 1
+            turn.set_result(None)
+        for waiting in later:
+            heappush(self._heap, waiting)

@@ -13,7 +13,7 @@ from edgeopt.recipes.texts.conversation import ConversationError, ConversationRe
 from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.prompt_plan import common_start
-from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.routes.pictures import read_frame
 from edgeopt.runtime.serve.wanted import Wanted
 
@@ -48,6 +48,7 @@ class PromptReader:
         mark = marks.mark if marks else ""
         self._conversations = ConversationReader(tokenizer, begin, template, system, mark=mark)
         self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
+        self._largest = max(tokenizer.size - 1, *tokenizer.special.values(), 0)
         self._turn, self._system = Lock(), system
         self._call_style = template.call_style if template else None
         self._before = self._encode(system, reads_special=False) if system else []
@@ -70,6 +71,16 @@ class PromptReader:
     def bytes_of(self, token: int) -> bytes:
         """Return what a token of an answer writes."""
         return self._tokenizer.token_bytes(token)
+
+    @property
+    def begins_with(self) -> int:
+        """The number of tokens that the model puts before every prompt."""
+        return len(self._begin)
+
+    @property
+    def text_before(self) -> Sequence[int]:
+        """Tokens of the text that the server puts before every prompt."""
+        return self._before
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -108,21 +119,30 @@ class PromptReader:
             RefusedError: If it is empty, longer than the context, or the model's template does not take it.
         """
         tokens: Sequence[int]
+        self._require_own(wanted)
         if wanted.messages:
             tokens = self._tokens_of_messages(wanted.messages, wanted.calls.tools if wanted.calls else ())
         elif isinstance(wanted.prompt, str):
             tokens = [*self._before, *self._encode(wanted.prompt, reads_special=False)]
         else:
             tokens = [*self._before, *wanted.prompt]
-            largest = max(self._tokenizer.size - 1, *self._tokenizer.special.values(), 0)
-            if max(tokens) > largest:
-                raise RefusedError(400, "prompt: it holds tokens that the model has not", code="invalid_value")
+            if max(tokens) > self._largest:
+                raise wrong("prompt", "it holds tokens that the model has not")
         length = len(tokens) + len(self._begin)
         if not length:
             raise RefusedError(400, "the prompt is empty", code="invalid_value", param="prompt")
         if length >= self._context:
             raise self._too_long(f"{length}")
         return tokens
+
+    def _require_own(self, wanted: Wanted) -> None:
+        """Raise where options of an answer are about tokens, or a length, that the model has not."""
+        options = wanted.asked
+        if (biased := max(options.sampling.logit_bias, default=0)) > self._largest:
+            raise wrong("logit_bias", f"the model has no token {biased}, only 0 to {self._largest}")
+        if options.keep + len(self._begin) >= self._context:
+            text = f"{options.keep} first tokens fill the context of {self._context}: nothing could move"
+            raise wrong("n_keep", text)
 
     def _tokens_of_messages(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()

@@ -16,7 +16,7 @@ from uuid import uuid4
 from edgeopt.runtime.decoding.generation import Piece
 from edgeopt.runtime.serve.calls import Calls
 from edgeopt.runtime.serve.free_calls import CallReader, MadeCall
-from edgeopt.runtime.serve.writing import Written
+from edgeopt.runtime.serve.writing import PromptPiece, Written
 
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
 DONE: Final = b"data: [DONE]\n\n"
@@ -91,11 +91,9 @@ class Reply:
         calls = [self.calls.named(part.name, part.arguments) for part in parts if isinstance(part, MadeCall)]
         return (said or None if calls else said), calls
 
-    def begin(self, index: int, echoed: str = "") -> bytes:
-        """Return the first event of a choice: its role in a chat, else what is repeated; empty where there is none."""
-        if self.is_chat:
-            return self._event(index, {"delta": {"role": "assistant", "content": ""}})
-        return self.part(index, echoed) if echoed else b""
+    def begin(self, index: int) -> bytes:
+        """Return the first event of a choice: its role in a chat; empty where there is none."""
+        return self._event(index, {"delta": {"role": "assistant", "content": ""}}) if self.is_chat else b""
 
     def part(self, index: int, text: str, logprobs: Mapping[str, Any] | None = None) -> bytes:
         """Return the event of a piece of text of a choice; `logprobs` come from `logprobs_of`."""
@@ -124,26 +122,31 @@ class Reply:
             bytes_of: Returns what a token writes.
             offset: Characters of the answer before them.
         """
-        if not any(piece.logprob is not None for piece in pieces):
+        tokens = [each for piece in pieces for each in (piece.tokens if isinstance(piece, PromptPiece) else (piece,))]
+        if not any(piece.tokens if isinstance(piece, PromptPiece) else piece.logprob is not None for piece in pieces):
             return None
 
-        def told(token: int, logprob: float) -> dict[str, Any]:
-            written = bytes_of(token)
-            shown = written.decode("utf-8", "replace")
-            return {"token": shown, "logprob": max(logprob, _LEAST_LOGPROB), "bytes": list(written)}
+        def written(token: int, logprob: float) -> dict[str, Any]:
+            data = bytes_of(token)
+            shown = data.decode("utf-8", "replace")
+            return {"token": shown, "logprob": max(logprob, _LEAST_LOGPROB), "bytes": list(data)}
 
         entries = [
-            told(piece.token, piece.logprob or 0.0) | {"top_logprobs": [told(*likely) for likely in piece.likely]}
-            for piece in pieces
+            written(piece.token, piece.logprob or 0.0)
+            | {"top_logprobs": [written(token, logprob) for token, logprob in piece.likely]}
+            for piece in tokens
         ]
         if self.is_chat:
             return {"content": entries, "refusal": None}
-        offsets = [offset + sum(len(piece.text) for piece in pieces[:i]) for i in range(len(pieces))]
+        is_known = [piece.logprob is not None for piece in tokens]  # of a prompt's first token nothing is
+        likely = [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries]
         return {
             "tokens": [entry["token"] for entry in entries],
-            "token_logprobs": [entry["logprob"] for entry in entries],
-            "top_logprobs": [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries],
-            "text_offset": offsets,
+            "token_logprobs": [
+                entry["logprob"] if known else None for entry, known in zip(entries, is_known, strict=True)
+            ],
+            "top_logprobs": [each if known else None for each, known in zip(likely, is_known, strict=True)],
+            "text_offset": _offsets(pieces, offset),
         }
 
     def end(self, index: int, written: Written, queue_ns: int, *, calls: bool = False) -> bytes:
@@ -159,6 +162,18 @@ class Reply:
 
     def _event(self, index: int, said: Mapping[str, Any]) -> bytes:
         return event(self._of([{**said, "index": index, "finish_reason": None}], is_part=True))
+
+
+def _offsets(pieces: Sequence[Piece], offset: int) -> list[int]:
+    """Return where the text of each token begins; those of a prompt lie in its text, behind which the answer begins."""
+    offsets = list[int]()
+    for piece in pieces:
+        place = offset
+        for each in piece.tokens if isinstance(piece, PromptPiece) else (piece,):
+            offsets.append(min(place, offset + len(piece.text)))
+            place += len(each.text)
+        offset += len(piece.text)
+    return offsets
 
 
 def event(values: Mapping[str, Any]) -> bytes:
@@ -201,7 +216,7 @@ def times_of(written: Written, queue_ns: int) -> dict[str, Any]:
     return {
         "ended_by": written.reason,
         "queue_ms": (queue_ns + written.opening_ns + account.queue_ns) / 1e6,
-        **({"vision_ms": account.encode_ns / 1e6} if account.images else {}),
+        **({"vision_ms": account.encode_ns / 1e6, "encoded": account.encoded_images} if account.images else {}),
         "prefill_ms": account.prefill_ns / 1e6,
         "ttft_ms": None if account.ttft_ms is None else account.ttft_ms - account.queue_ns / 1e6,
         "tpot_ms": account.tpot_ms,

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Condition
 from time import monotonic
 from typing import Protocol, TypeVar
@@ -21,7 +22,59 @@ from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.system.machine.memory import give_back
 from edgeopt.system.text import format_bytes
 
-_REMEDY = "raise --memory, or serve a smaller form of it"
+_MIB = 1 << 20
+_SHORTEST = 16
+"""Tokens: nobody is advised to take a shorter context."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """Least memory of a model: known from its files before it is open, with every part once it is."""
+
+    weights_bytes: int
+    """Weights, and what engines hold of them beside the cache."""
+    cache_bytes: int = 0
+    """Cache of all slots, each with a whole context; 0: there is none, or it is not known yet."""
+    draft_bytes: int = 0
+    """Weights and cache of the smaller model that guesses; 0: there is none."""
+    context: int = 0
+    """Tokens of a slot."""
+    slots: int = 1
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all parts."""
+        return self.weights_bytes + self.cache_bytes + self.draft_bytes
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights_bytes, "cache": self.cache_bytes, "its draft": self.draft_bytes}
+        shown = [f"{name} {format_bytes(size)}" for name, size in parts.items() if size]
+        return f"{format_bytes(self.total_bytes)} of memory" + (f" ({', '.join(shown)})" if len(shown) > 1 else "")
+
+    def remedy(self, limit_bytes: int) -> str:
+        """Return what would fit into so much memory, and how much all of it takes."""
+        raised = f"raise --memory to {-(-self.total_bytes // _MIB)}MiB"
+        fits = [*self._that_fit(limit_bytes), raised]
+        return " or ".join(fits) if len(fits) > 1 else f"{raised}, or serve a smaller form of it"
+
+    def _that_fit(self, limit_bytes: int) -> Iterator[str]:
+        """Yield options with which it fits; without a draft only where the others do not suffice beside it."""
+        none = f"--draft none ({format_bytes(self.total_bytes - self.draft_bytes)})"
+        if self.draft_bytes and self.total_bytes - self.draft_bytes <= limit_bytes:
+            yield none
+        smaller = [*self._smaller_caches(limit_bytes - self.weights_bytes - self.draft_bytes)]
+        if smaller or not self.draft_bytes or self.total_bytes - self.draft_bytes <= limit_bytes:
+            yield from smaller
+        else:
+            yield from (f"--draft none {option}" for option in self._smaller_caches(limit_bytes - self.weights_bytes))
+
+    def _smaller_caches(self, free_bytes: int) -> Iterator[str]:
+        if not self.cache_bytes or free_bytes <= 0:
+            return
+        if (slots := free_bytes * self.slots // self.cache_bytes) and self.slots > 1:
+            yield f"--slots {slots}"
+        if self.context and (tokens := free_bytes * self.context // self.cache_bytes) >= _SHORTEST:
+            yield f"--context {tokens}"
 
 
 class Closes(Protocol):
@@ -50,30 +103,30 @@ class Room:
         self._places, self._queue = list[MemoryPlace](), deque[MemoryPlace]()
         self._is_closed = False
 
-    def place(self, name: str, needed_bytes: int) -> MemoryPlace:
+    def place(self, name: str, needs: MemoryNeeds) -> MemoryPlace:
         """Return the place of a model, which it has not taken yet.
 
         Args:
             name: Of the model.
-            needed_bytes: Least memory that it takes, as far as its files tell.
+            needs: Least memory that it takes, as far as its files tell.
 
         Raises:
             EdgeoptError: If it would not fit into an empty room.
         """
-        self.require_possible(name, needed_bytes)
-        place = MemoryPlace(self, name, needed_bytes)
+        self.require_possible(name, needs)
+        place = MemoryPlace(self, name, needs)
         self._places.append(place)
         return place
 
-    def require_possible(self, name: str, needed_bytes: int) -> None:
+    def require_possible(self, name: str, needs: MemoryNeeds) -> None:
         """Raise where a model does not fit into an empty room.
 
         Raises:
             EdgeoptError: If so.
         """
-        if self.limit_bytes is not None and needed_bytes > self.limit_bytes:
-            needs, limit = format_bytes(needed_bytes), format_bytes(self.limit_bytes)
-            raise EdgeoptError(f"{name} takes {needs} of memory, more than --memory {limit}", remedy=_REMEDY)
+        if self.limit_bytes is not None and needs.total_bytes > self.limit_bytes:
+            problem = f"{name} takes {needs}, more than --memory {format_bytes(self.limit_bytes)}"
+            raise EdgeoptError(problem, remedy=needs.remedy(self.limit_bytes))
 
     def close(self) -> None:
         """Let nobody wait any more."""
@@ -122,10 +175,10 @@ class Room:
 class MemoryPlace:
     """One model's part of the room."""
 
-    def __init__(self, room: Room, name: str, needed_bytes: int) -> None:
+    def __init__(self, room: Room, name: str, needs: MemoryNeeds) -> None:
         """Bind to a room, which makes it."""
-        self._room, self.name, self.size_bytes = room, name, needed_bytes
-        self._least_bytes = needed_bytes
+        self._room, self.name, self.size_bytes = room, name, needs.total_bytes
+        self._least = needs
         self.is_taken = False
         self.users = 0
         """Requests that use the model now, or wait for it."""
@@ -170,16 +223,16 @@ class MemoryPlace:
         except BaseException:
             self.left()
             raise
-        model_bytes = int(getattr(model, "memory_bytes", 0))
+        needs = max(self._least, getattr(model, "needs", self._least), key=lambda needs: needs.total_bytes)
         seen = resident_bytes() - before if is_alone and self._is_alone() else 0  # the first has the libraries' too
         try:
-            self._room.require_possible(self.name, max(self._least_bytes, model_bytes))
+            self._room.require_possible(self.name, needs)
         except EdgeoptError:
             model.close()
             self.left()
             raise
         with self._room._changed:
-            self.size_bytes = max(self._least_bytes, model_bytes, seen)
+            self.size_bytes = max(needs.total_bytes, seen)
         self._room.trim()
         return model
 

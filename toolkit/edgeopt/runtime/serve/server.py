@@ -151,18 +151,15 @@ class Server:
         )
         self._server = server = uvicorn.Server(config)
 
-        def end(*_: Any) -> None:
-            server.force_exit = server.should_exit
-            server.should_exit = True
-
-        server.handle_exit = end  # uvicorn's own raises the signal again when all is over
+        server.handle_exit = lambda *_: self.stop()  # uvicorn's own raises the signal again when all is over
         server.should_exit = self._is_stopped
         server.run(sockets=[listening])
 
     def stop(self) -> None:
-        """End it from another thread, as SIGTERM does."""
-        self._is_stopped = True
+        """End it, from any thread; a second call ends answers that are on their way."""
+        is_second, self._is_stopped = self._is_stopped, True
         if self._server is not None:
+            self._server.force_exit = is_second
             self._server.should_exit = True
 
 

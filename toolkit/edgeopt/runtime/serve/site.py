@@ -13,13 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from edgeopt.runtime.serve.access import HEALTH, Access, guarded
+from edgeopt.runtime.serve.access import Access, guarded
 from edgeopt.runtime.serve.asking import answers, refused
 from edgeopt.runtime.serve.refused import RefusedError, unknown_model
 from edgeopt.runtime.serve.watching.access_log import AccessLog, Logged
+from edgeopt.runtime.serve.watching.health import HEALTH, health_of
 from edgeopt.runtime.serve.watching.metrics_page import metrics_page
 from edgeopt.runtime.serve.watching.tally import Tally
 
+_RESPONSES = "/v1/responses"
+"""A second form of OpenAI's for conversations, which its clients may try first."""
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -39,20 +42,6 @@ class Watched:
         opened = {tally.name for tally in tallies}
         refused = {} if self.own in tallies else self.own.read()[1]
         return metrics_page(tallies, [name for name in self.names if name not in opened], refused)
-
-    def health(self) -> dict[str, Any]:
-        """Return whether models are loaded, and how many requests they have."""
-        opened = {tally.name: tally for tally in self.tallies()}
-        models = {name: _health_of(opened.get(name)) for name in self.names}
-        if len(models) == 1:
-            return {"status": "ok", "model": self.names[0], **models[self.names[0]]}
-        return {"status": "ok", "models": models}
-
-
-def _health_of(tally: Tally | None) -> dict[str, Any]:
-    if tally is None:
-        return {"loaded": False, "running": 0, "waiting": 0}
-    return {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
 
 
 def make_site(
@@ -82,13 +71,16 @@ def make_site(
         return JSONResponse(models[name])
 
     async def health(_: Request) -> Response:
-        return JSONResponse(watched.health())
+        return JSONResponse(health_of(watched.names, watched.tallies()))
 
     async def metrics(_: Request) -> Response:
         return Response(watched.page(), media_type=_PROMETHEUS)
 
-    async def other(_: Request, error: Exception) -> Response:
+    async def other(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 404 and (request.url.path + "/").startswith(f"{_RESPONSES}/"):
+            text = f"{_RESPONSES} is not done here: ask /v1/chat/completions"
+            return refused(RefusedError(status, text, code="not_found"))
         text = {404: "no such path here", 405: "this path takes another method"}.get(status, "it cannot be done")
         return refused(RefusedError(status, text, code="not_found" if status == 404 else "not_allowed"))
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.runtime.decoding.generation import MOST_LOGPROBS, AnswerOptions
-from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.sampling import Sampling, sampling_options
 from edgeopt.runtime.serve.calls import Calls, read_calls
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.message_content import ContentReader
 from edgeopt.runtime.serve.refused import RefusedError, wrong
-from edgeopt.system.text import short
+from edgeopt.system.declared.options import Syntax
+from edgeopt.system.text import plural, short
 
 _COMPLETION_TOKENS: Final = 16
 """OpenAI's default of a completion; a chat has none."""
@@ -83,13 +84,8 @@ _TAKEN: Final = frozenset(
         "messages",
         "max_tokens",
         "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "repetition_penalty",
         "context_shift",
         "n_keep",
-        "seed",
         "stop",
         "stream",
         "stream_options",
@@ -97,16 +93,16 @@ _TAKEN: Final = frozenset(
         "priority",
         "response_format",
         "grammar",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
         "logit_bias",
         "logprobs",
         "top_logprobs",
         "tools",
         "tool_choice",
+        *sampling_options(),
     }
 )
+_MOST_TEMPERATURE: Final = 2
+"""OpenAI's limit; `Sampling` takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +126,8 @@ class Wanted:
     """Answers to each prompt."""
     echoes: bool = False
     """Whether the prompt stands before its answer."""
+    writes: bool = True
+    """Whether anything is written behind the prompt; else it is repeated alone (`max_tokens` 0)."""
 
     @property
     def prompt(self) -> Prompt:
@@ -193,12 +191,12 @@ def read_wanted(
     prompts: tuple[Prompt, ...] = ((),) if is_chat else _prompts(values["prompt"])
     each = _whole(values, "n", 1, _MOST_CHOICES) or 1
     if len(prompts) * each > _MOST_CHOICES:
-        text = f"{len(prompts)} prompts, {each} answers to each: this server gives {_MOST_CHOICES} a request at most"
-        raise RefusedError(400, f"n: {text}", code="invalid_value", param="n")
+        text = f"{plural(len(prompts), 'prompt')}, {plural(each, 'answer')} to each"
+        name = "prompt" if len(prompts) > _MOST_CHOICES else "n"
+        raise wrong(name, f"{text}: this server gives {_MOST_CHOICES} a request at most")
     echoes = _flag(values, "echo")
-    if echoes and (is_chat or asked.logprobs is not None):
-        why = "/v1/completions repeats prompts" if is_chat else "tokens of the prompt have no logprobs here"
-        raise RefusedError(400, f"echo: {why}", code="unsupported_value", param="echo")
+    if echoes and is_chat:
+        raise RefusedError(400, "echo: /v1/completions repeats prompts", code="unsupported_value", param="echo")
     return Wanted(
         model=_text(values, "model"),
         prompts=prompts,
@@ -210,6 +208,7 @@ def read_wanted(
         calls=calls,
         each=each,
         echoes=echoes,
+        writes=not _repeats_alone(values),
     )
 
 
@@ -320,37 +319,54 @@ def _message(value: Any, place: str, reader: ContentReader) -> ChatMessage:
 def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> AnswerOptions:
     most = 1 << 24
     given = {name: value for name, value in values.items() if not (name in _LENGTHS and value == -1)}
+    if not is_chat and _repeats_alone(values):
+        given |= dict.fromkeys(_LENGTHS)
+        if not _flag(values, "echo"):
+            raise wrong(_LENGTHS[1], "0 writes nothing: echo: true repeats the prompt, with logprobs its probabilities")
     lengths = {name: _whole(given, name, 1, most) for name in _LENGTHS}
     name, length = next(((name, other) for name, other in lengths.items() if other is not None), ("max_tokens", None))
     allowed = limits.answer_tokens or most
     if length is not None and length > allowed:
         raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
-    temperature, top_p = _number(values, "temperature", 0, 2), _number(values, "top_p", 0, 1)
-    penalty, seed = _number(values, "repetition_penalty", 0.01, 100), _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
-    shifts = _flag(values, "context_shift")
+    sampling = _sampling(values)
+    shifts, keep = _flag(values, "context_shift"), _whole(values, "n_keep", 0, most) or 0
     if shifts and not length:
         raise wrong("context_shift", f"an answer beyond the context has no other end: say {_LENGTHS[1]}")
+    if keep and not shifts:
+        raise wrong("n_keep", "it belongs to context_shift: true")
     is_open = is_chat or any(values.get(name) == -1 for name in _LENGTHS)
     return AnswerOptions(
         most_tokens=length or (allowed if is_open else min(_COMPLETION_TOKENS, allowed)),
-        sampling=Sampling(
-            temperature=1.0 if temperature is None else temperature,
-            top_k=_whole(values, "top_k", 0, 1 << 20) or 0,
-            top_p=1.0 if top_p is None else top_p,
-            repetition_penalty=1.0 if penalty is None else penalty,
-            min_p=_number(values, "min_p", 0, 1) or 0.0,
-            frequency_penalty=_number(values, "frequency_penalty", -2, 2) or 0.0,
-            presence_penalty=_number(values, "presence_penalty", -2, 2) or 0.0,
-            logit_bias=_bias(values.get("logit_bias")),
-            seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
-        ),
+        sampling=sampling,
         stop=_stops(values.get("stop")),
         ends=not _flag(values, "ignore_eos"),
         shifts=shifts,
-        keep=_whole(values, "n_keep", 0, most) or 0,
+        keep=keep,
         logprobs=_logprobs(values, is_chat=is_chat),
         **_form(values),
     )
+
+
+def _sampling(values: Mapping[str, Any]) -> Sampling:
+    """Return how tokens are drawn: the numbers of `Sampling` by their names, with OpenAI's temperature and limits."""
+    drawn: dict[str, Any] = {"temperature": 1.0}
+    for name, limits in sampling_options().items():
+        if limits.least is None or limits.most is None:  # the seed: OpenAI's may be negative
+            continue
+        most = _MOST_TEMPERATURE if name == "temperature" else limits.most
+        read: Callable[..., float | None] = _whole if limits.syntax is Syntax.WHOLE else _number
+        value = read(values, name, limits.least, most)
+        if value is not None:
+            drawn[name] = value
+    seed = _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
+    drawn["seed"] = secrets.randbits(63) if seed is None else seed % (1 << 64)
+    return Sampling(logit_bias=_bias(values.get("logit_bias")), **drawn)
+
+
+def _repeats_alone(values: Mapping[str, Any]) -> bool:
+    """Return whether no token is asked for behind the prompt."""
+    lengths = [values[name] for name in _LENGTHS if values.get(name) is not None]
+    return bool(lengths) and all(type(length) is int and length == 0 for length in lengths)
 
 
 def _bias(value: Any) -> dict[int, float]:
@@ -363,7 +379,8 @@ def _bias(value: Any) -> dict[int, float]:
     for token in value:
         if not token.isdecimal() or len(token) > _LONGEST_NUMBER:
             raise wrong("logit_bias", f"{short(token)} is no number of a token")
-        biases[int(token)] = _number(value, token, -100, 100) or 0.0
+        named = f"logit_bias.{token}"
+        biases[int(token)] = _number({named: value[token]}, named, -100, 100) or 0.0
     return biases
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Lock
 from typing import Protocol
 
+from edgeopt.runtime.decoding.batching.prompt_odds import UntoldOddsError, prompt_odds
+from edgeopt.runtime.decoding.batching.prompt_turns import Scoring, in_turn
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel, parts_alone
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.memory import bytes_beside_cache, bytes_of_text
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.room import MemoryNeeds
 from edgeopt.runtime.serve.writing import ServedAnswer
 
 _WARM = AnswerOptions(most_tokens=2, ends=False)
@@ -21,6 +27,14 @@ class ServedWriter(Protocol):
 
     def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt; a larger priority goes first where memory is short."""
+        ...
+
+    def odds(self, prompt: Sequence[int], count: int) -> Scoring:
+        """Yield the probability of each token of a prompt, and of the likeliest in its place; None while it waits.
+
+        Raises:
+            RefusedError: If the model does not tell them.
+        """
         ...
 
     def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
@@ -37,6 +51,19 @@ class ServedWriter(Protocol):
         ...
 
 
+class _PromptOdds:
+    """Probabilities of prompts, one prompt at a time, as each has a cache beside that of the slots meanwhile."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._turn = model, Lock()
+
+    def of(self, prompt: Sequence[int], count: int) -> Scoring:
+        try:
+            yield from in_turn(self._turn, lambda: prompt_odds(self._model, prompt, count))
+        except UntoldOddsError as error:  # an engine's own fault stays one, for which the model is opened anew
+            raise RefusedError(400, f"echo: {error.problem}", code="unsupported_value", param="echo") from error
+
+
 class Together:
     """Answers side by side in slots."""
 
@@ -44,7 +71,9 @@ class Together:
         """Take a model, which is closed with it."""
         with ExitStack() as undone:
             undone.callback(model.close)
-            self._model, self._shared = model, SharedModel(model, limits.slots, chunk_tokens=limits.chunk_tokens)
+            chunk_tokens, token_s = limits.chunk_tokens, limits.token_s
+            self._model, self._odds = model, _PromptOdds(model)
+            self._shared = SharedModel(model, limits.slots, chunk_tokens=chunk_tokens, token_s=token_s)
             undone.callback(self._shared.close)
             with self._shared.generate([0], _WARM) as answer:
                 answer.text()  # warm before anybody waits
@@ -52,9 +81,11 @@ class Together:
             undone.pop_all()
 
     @property
-    def memory_bytes(self) -> int:
-        """Weights, and the cache of all slots."""
-        return self._model.origin.size_bytes + self._shared.cache_bytes
+    def needs(self) -> MemoryNeeds:
+        """The memory of weights with what engines hold of them, and of the cache of all slots."""
+        context = self._model.context
+        weights_bytes = bytes_beside_cache(self._model, context)
+        return MemoryNeeds(weights_bytes, self._shared.cache_bytes, context=context, slots=self._shared.slots)
 
     @property
     def turns_told(self) -> str:
@@ -64,6 +95,10 @@ class Together:
     def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt."""
         return self._shared.generate(prompt, asked, priority)
+
+    def odds(self, prompt: Sequence[int], count: int) -> Scoring:
+        """Yield the probability of each token of a prompt."""
+        yield from self._odds.of(prompt, count)
 
     def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
         """Compute the beginning of a prompt that may come, while no slot is taken."""
@@ -80,7 +115,7 @@ class OneByOne:
 
     def __init__(self, model: LanguageModel, *, uses_draft: bool) -> None:
         """Take a model that guesses (`LanguageModel.guesses`), which is closed with it."""
-        self._model, self._uses_draft = model, uses_draft
+        self._model, self._uses_draft, self._odds = model, uses_draft, _PromptOdds(model)
         with ExitStack() as undone:
             undone.callback(model.close)
             with self.generate([0], replace(_WARM, guesses=None), 0) as answer:
@@ -88,10 +123,26 @@ class OneByOne:
                     pass
             undone.pop_all()
 
+    @property
+    def needs(self) -> MemoryNeeds:
+        """The memory of weights with what engines hold of them, of the cache of one text, and of a draft with its own.
+
+        A draft that is named is open from the beginning, and that of a recipe since the text that warmed the model.
+        """
+        model, context = self._model, self._model.context
+        draft = model.opened_draft() if self._uses_draft else None
+        weights_bytes = bytes_beside_cache(model, context)
+        cache_bytes = bytes_of_text(model, context) - weights_bytes
+        return MemoryNeeds(weights_bytes, cache_bytes, bytes_of_text(draft, context) if draft else 0, context)
+
     def generate(self, prompt: Sequence[int], asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a prompt; nobody is beside it, so that no priority counts."""
         parts = parts_alone(self._model)  # a cancelled answer ends behind one
         return self._model.generate(prompt, replace(asked, chunk_tokens=parts, uses_draft=self._uses_draft))
+
+    def odds(self, prompt: Sequence[int], count: int) -> Scoring:
+        """Yield the probability of each token of a prompt."""
+        yield from self._odds.of(prompt, count)
 
     def expect(self, tokens: Sequence[int], behind: Sequence[int]) -> None:
         """Do nothing: an answer whose tokens are guessed is exact, and stays in the cache as it is."""

@@ -7,16 +7,17 @@ do not wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import codecs
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
-from edgeopt.errors import MissingDependencyError
+from edgeopt.runtime.decoding.batching.prompt_turns import Scoring
 from edgeopt.runtime.decoding.generation import Account, Piece
-from edgeopt.runtime.decoding.grammars import FormError
+from edgeopt.runtime.decoding.sampling import TokenOdds
 from edgeopt.runtime.serve.refused import RefusedError
 
 
@@ -48,6 +49,107 @@ class Written:
     """As `Account.reason`, or `time`: the limit on time ended it."""
     opening_ns: int = 0
     """Until the model was there: seconds, where nobody had asked for a while and it was let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPiece(Piece):
+    """A prompt that is repeated before its answer."""
+
+    tokens: tuple[Piece, ...] = ()
+    """Its tokens with their probabilities; none where nobody asks for these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """How a prompt is repeated before its answer."""
+
+    text: str
+    tokens: Sequence[int]
+    """Those that the client sent, at the end of the prompt's."""
+    bytes_of: Callable[[int], bytes]
+    """Returns what a token writes."""
+    odds: Callable[[], Scoring] | None
+    """Gives the probabilities of the prompt's tokens; None: nobody asks for them."""
+    prompt_tokens: int
+    """Tokens of the prompt with all that stands before it."""
+    is_first: bool = True
+    """Whether it is the first answer to the prompt, for which the probabilities count as computed."""
+
+
+class EchoedAnswer:
+    """An answer with its prompt before it, or the prompt alone."""
+
+    def __init__(self, echo: Echo, begin: Callable[[], ServedAnswer] | None) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            echo: How the prompt is repeated.
+            begin: Gives the answer; None: nothing is written behind the prompt.
+        """
+        self._echo, self._begin = echo, begin
+        self._answer: ServedAnswer | None = None
+        self._is_cancelled, self._reason = False, ""
+        self._wait_ns = self._odds_ns = 0
+
+    @property
+    def account(self) -> Account:
+        """The cost so far, the prompt's probabilities included."""
+        count, before_ns = self._echo.prompt_tokens, self._wait_ns + self._odds_ns
+        computed = count if self._echo.odds and self._echo.is_first else 0
+        account = self._answer.account if self._answer else Account(count, reason=self._reason)
+        return replace(
+            account,
+            token_at_ns=tuple(at_ns + before_ns for at_ns in account.token_at_ns),
+            queue_ns=account.queue_ns + self._wait_ns,
+            prefill_ns=account.prefill_ns + self._odds_ns,
+            computed_tokens=account.computed_tokens + computed,
+        )
+
+    def __enter__(self) -> EchoedAnswer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._answer is not None:
+            self._answer.__exit__(None, None, None)
+
+    def __iter__(self) -> Iterator[Piece]:
+        tokens = self._told()
+        if self._is_cancelled:
+            self._reason = "cancelled"
+            return
+        yield PromptPiece(self._echo.tokens[-1] if self._echo.tokens else 0, self._echo.text, 0, tokens=tokens)
+        if self._begin is None:
+            self._reason = "length"
+            return
+        self._answer = self._begin()
+        if self._is_cancelled:
+            self._answer.cancel()
+        yield from self._answer
+
+    def _told(self) -> tuple[Piece, ...]:
+        """Return the tokens of the prompt with their probabilities, as far as nobody cancels it."""
+        if self._echo.odds is None:
+            return ()
+        begun_ns, odds = perf_counter_ns(), list[TokenOdds]()
+        with closing(self._echo.odds()) as telling:
+            for each in telling:
+                if each is None:
+                    self._wait_ns = perf_counter_ns() - begun_ns
+                if self._is_cancelled:
+                    break
+                odds += [each] if each is not None else []
+        self._odds_ns = perf_counter_ns() - begun_ns - self._wait_ns
+        own, characters = self._echo.tokens, codecs.getincrementaldecoder("utf-8")("replace")
+        return tuple(
+            Piece(token, characters.decode(self._echo.bytes_of(token)), 0, each.logprob, each.likely)
+            for token, each in zip(own, odds[len(odds) - len(own) :], strict=False)
+        )
+
+    def cancel(self) -> None:
+        """End it before its next token; from any thread."""
+        self._is_cancelled = True
+        if self._answer is not None:
+            self._answer.cancel()
 
 
 _LAST_RUN_S = 0.5
@@ -151,10 +253,6 @@ class AnswerWriting:
             account = answer.account
             is_late = self._is_late and account.reason == "cancelled"
             self._tell(self._late(account) if is_late else Written(account, account.reason, self._opening_ns))
-        except FormError as error:
-            self._tell(RefusedError(400, error.problem, code="unsupported_value", param="response_format"))
-        except MissingDependencyError as error:
-            self._tell(RefusedError(501, f"{error.problem}: {error.remedy}", code="not_installed"))
         except ValueError as error:
             self._tell(RefusedError(400, str(error), code="context_length_exceeded", param="prompt"))
         except BaseException as error:

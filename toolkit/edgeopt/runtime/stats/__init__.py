@@ -11,50 +11,50 @@ from edgeopt.runtime.drift.state import DriftState
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One series of times: percentiles of the last frames, totals since the start; None where no frame had it."""
+    """Times of a stage: percentiles of the last frames, totals since the start; None if no frame had the stage."""
 
     p50_ms: float | None
     """The median."""
     p90_ms: float | None
-    """What 9 of 10 frames take at most."""
+    """The longest time of the fastest 90 % of the frames."""
     p99_ms: float | None
-    """What 99 of 100 frames take at most."""
+    """The longest time of the fastest 99 % of the frames."""
     frames: int
-    """How many frames the percentiles tell of. A p99 of fewer than 100 is their longest time."""
+    """Number of frames behind the percentiles. With fewer than 100, the p99 is the longest time."""
     total_ms: float
-    """Total of all frames since the start."""
+    """Sum of the times of all frames since the start."""
     total_frames: int
     """Frames that had the stage since the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts since the start, and times of the last frames. `fed` is served + dropped + failed + waiting."""
+    """Counts since the start, and times of the last 1024 frames. `fed` is served + dropped + failed + waiting."""
 
     fed: int
     """Frames that came in."""
     served: int
     """Frames that got an answer."""
     dropped: int
-    """Frames that gave way to others and were never run."""
+    """Frames that were dropped for newer ones, and never run."""
     failed: int
     """Frames whose run ended in an error."""
     missed: int
     """Served frames that were answered after their budget."""
     frame: Times
-    """From the first stage's begin to the answer."""
+    """Times from the beginning of the first stage to the answer."""
     stages: Mapping[str, Times]
-    """By name, in the order in which they run."""
+    """Times of each stage by its name, in the order in which they run."""
     age: Times
-    """From a frame's capture to its answer, waiting included."""
+    """Times from a frame's capture to its answer, waiting included."""
     last_age_ms: float | None
     """Age of the newest answer."""
     drift: DriftState | None
-    """Whether frames are still like those of calibration; None: nothing watches them."""
+    """Whether frames are still like those of calibration; None: drift is not watched."""
 
     @property
     def waiting(self) -> int:
-        """Frames that came in and are neither answered nor given up."""
+        """Frames that came in and are not yet answered, dropped or failed."""
         return self.fed - self.served - self.dropped - self.failed
 
     @property

@@ -24,20 +24,21 @@ from edgeopt.runtime.stream.forecast import Timing, TimingWindow, WindowOutcome
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
-    """The rules. All counts are of served frames."""
+    """The rules of `Stream(degrade=...)`. All counts are of served frames."""
 
     window: int = 30
     """Frames over which misses are counted."""
     most_missed_ratio: float = 0.1
     """Above this share of misses the stream goes down to the next level that helps."""
     calm_windows: int = 3
-    """So many windows in a row must need no level before it goes up; twice as many each time that going up failed."""
+    """Number of windows in a row that must not need the level before it is left; it doubles each time that leaving it
+    failed."""
     room_ratio: float = 0.8
-    """It goes up only where the frame would take less than this share of its limit there: of the budget with a heavier
-    model, of the time between two frames where frames were skipped."""
+    """A level is left only if a frame would then take less than this share of its limit: of the budget with a heavier
+    model, of the time between two frames without skipping."""
     smaller_input: bool = False
-    """Whether the last level may run the model on a smaller input, where its shape is free: nobody has measured what
-    that costs in accuracy."""
+    """Whether the last level may run the model on a smaller input, if its shape is free. The loss of accuracy was not
+    measured."""
 
     def __post_init__(self) -> None:
         if self.window < 2 or not 0 <= self.most_missed_ratio < 1 or self.calm_windows < 1 or not self.room_ratio > 0:

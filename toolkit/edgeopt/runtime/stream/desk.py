@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from edgeopt.graph.tensors import Sample
+from edgeopt.graph.tensors import ReducedPicture, Sample
 from edgeopt.runtime.schedule.queueing import Queue, QueueKind, QueuePolicy
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.clockwork import Clockwork
@@ -200,5 +200,6 @@ class Desk:
 
 def size_of(sample: Sample) -> int:
     """Return about what a frame takes in memory."""
-    arrays = sample.values() if isinstance(sample, Mapping) else [sample]
+    picture = sample.pixels if isinstance(sample, ReducedPicture) else sample
+    arrays = picture.values() if isinstance(picture, Mapping) else [picture]
     return _OBJECTS_BYTES + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

@@ -7,40 +7,42 @@ from enum import StrEnum
 
 
 class EventKind(StrEnum):
-    """The subject of an event."""
+    """The kinds of events of a stream."""
 
     GAP = "gap"
     """The source was away and came back."""
     STALLED = "stalled"
-    """The source has given no frame for a while."""
+    """The source has sent no frame for a while."""
+    ENDED = "ended"
+    """A video has fewer frames than its header tells."""
     FULL = "full"
-    """Frames that wait have reached the memory they may take."""
+    """Waiting frames have reached their limit of memory."""
     FAILED = "failed"
     """A frame's run ended in an error."""
     HUNG = "hung"
-    """A frame's run did not end, and was given up."""
+    """A frame's run did not end, and the frame counts as failed."""
     DEGRADED = "degraded"
-    """Less is done for each second, so that the budget is kept."""
+    """Frames are skipped, or a lighter model is used, to keep the budget."""
     RECOVERED = "recovered"
-    """There is room again for more."""
+    """A level of degradation was left."""
     PIPELINING = "pipelining"
-    """Whether stages overlap, as measured."""
+    """It was measured whether overlapping stages pays."""
     DRIFT = "drift"
-    """Frames are no longer like those of calibration, or are so again."""
+    """Frames are no longer like those of calibration, or are like them again."""
     LEFT_BEHIND = "left_behind"
-    """A thread of the stream is still in a call that does not return."""
+    """A thread of the stream stays in a call that does not return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One of them."""
+    """Something that happened in a stream."""
 
     kind: EventKind
     """What kind of thing happened."""
     at_s: float
-    """Since the stream began."""
+    """Seconds since the stream began."""
     frame: int
-    """How many frames had come in."""
+    """Number of frames that had come in."""
     reason: str
     """What happened, in words for a person."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgeopt.graph.tensors import Sample
+from edgeopt.graph.tensors import ReducedPicture, Sample
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stream.events import Event
 
@@ -16,25 +16,30 @@ class StreamResult:
     """The answer for one frame."""
 
     index: int
-    """Index of the frame among all that came in; what is missing between two results was dropped or failed."""
+    """Index of the frame among all that came in; frames missing between two results were dropped or failed."""
     name: str
     """Name of the frame in its source: a file, or `source#12`."""
-    frame: Sample = field(repr=False)
-    """As the source gave it; `print` leaves it out."""
+    sample: Sample = field(repr=False)
+    """The frame as it was fed; of a JPEG that was decoded at a part of its size, that part. `print` leaves it out."""
     answer: Any
-    """As `predict` returns it."""
+    """The answer as `predict` returns it."""
     age_ns: int
-    """From the capture of the frame until the answer is handed over, waiting included."""
+    """Time from the capture of the frame until you get the answer, waiting included."""
     latency_ns: int
-    """From the begin of the first stage to the answer."""
+    """Time from the beginning of the first stage to the answer."""
     times_ns: Mapping[str, int]
-    """What each stage took; `wait` is all between capture and answer that is no stage."""
+    """Time of each stage; `wait` is all other time between capture and answer."""
     missed: bool
-    """Whether the age passed the budget."""
+    """Whether the age exceeded the budget."""
     artefact: str
     """File of the model that answered."""
     level: str
     """`full`, or how far the stream was degraded."""
+
+    @property
+    def frame(self) -> Sample:
+        """The frame as the source gave it, in its whole size: a part is enlarged each time that it is asked for."""
+        return self.sample.enlarged() if isinstance(self.sample, ReducedPicture) else self.sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +63,21 @@ class StreamStats(Stats):
     queue: str
     """Which frames wait: `latest`, `fifo` or `bounded:8`."""
     budget_ms: float
-    """What a frame may take from its capture to its answer."""
+    """Time that a frame may take from its capture to its answer."""
     answers_per_s: float | None
-    """Over the last answers; None before the second."""
+    """Rate of the last answers; None before the second answer."""
     waiting_growth_ratio: float | None
-    """Seconds by which waiting grows in a second, over the last answers; None before the third."""
+    """Seconds by which the wait grows each second, over the last answers; None before the third answer."""
     gaps: int
-    """How often the source was away."""
+    """Number of times that the source was away."""
     gap_s: float
-    """How long, all together."""
+    """Total time for which the source was away."""
     level: str
     """`full`, or how far the stream is degraded now."""
     artefact: str
     """File of the model that answers now."""
     pipelining: Pipelining | None
-    """None: not measured, since the source is slower than the model or `pipelined` was given."""
+    """Measured gain of overlapping stages; None: not measured, since the source is slower than the model or `pipelined`
+    was given."""
     events: tuple[Event, ...]
-    """The last ones, in order of time."""
+    """The last events, in order of time."""

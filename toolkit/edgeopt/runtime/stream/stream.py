@@ -84,10 +84,10 @@ _JOIN_LIVE_S: Final = 6.0
 
 
 class Stream:
-    """An iterator of results. One thread reads it; `stop` and `stats` may be called from any.
+    """The answers to a stream of frames, as an iterator. One thread reads it; any thread may call `stop` and `stats`.
 
-    Capture runs in a thread of its own, inference in another. A frame is begun when the reader asks for the next
-    result, so whoever reads slowly loses frames as `queue` says and never gets an old answer.
+    Capture and inference run in two threads. A frame is started when the reader asks for the next result, so a slow
+    reader loses frames as `queue` says, and never gets an old answer.
     """
 
     def __init__(
@@ -106,27 +106,27 @@ class Stream:
         on_event: Callable[[Event], None] | None = None,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """Open the source; threads start with the first result that is asked for, or with `with`.
+        """Open the source. Threads start with the first result that is asked for, or with `with`.
 
         Args:
-            runtime: Stays open when the stream ends; its answers are those of `predict`.
+            runtime: Answers the frames; it stays open when the stream ends.
             source: A camera's number, a path of a video, picture or folder, an address (RTSP, RTMP, HLS), or frames to
                 iterate over.
-            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. `usual`:
-                the rate that is written in the file, and 30 where there is none. `own`: the same without the 30.
-                None: an iterator's frames come as fast as it yields them, a file's when they are wanted, so that none
-                is lost.
-            budget_ms: From the capture of a frame to its answer.
-            queue: `latest`: the newest frame wins, and none is begun that is older than the budget. `fifo`: all wait.
-                `bounded:8`: as many wait, the others are refused.
-            degrade: Rules for doing less when too many frames miss their budget; None: never.
-            pipelined: Whether the preprocess of the next frame runs beside the execute of this one; None: measured on
-                the first frames, and done where it shortens the period.
-            hang_s: A frame that runs longer has failed.
-            give_up_s: A source that was away so long is gone.
-            most_waiting_mib: Memory of the frames that wait. A full `fifo` keeps a file waiting, and drops what comes
-                from a camera.
-            on_event: Hears of gaps, failures and changes, in the thread in which they happen; it must not wait.
+            fps: Rate at which a file or an iterator is read, or that a camera is asked for; an address has its own.
+                `usual`: the rate that is written in the file, or 30 if there is none. `own`: the same without the 30.
+                None: frames of an iterator come as fast as it yields them, and those of a file when the model is free,
+                so that none is lost.
+            budget_ms: Time allowed from the capture of a frame to its answer.
+            queue: `latest`: only the newest frame waits, and no frame older than the budget is started. `fifo`: all
+                frames wait. `bounded:8`: eight frames wait, further ones are dropped.
+            degrade: Rules for skipping frames or using lighter models when too many frames miss the budget; None:
+                never.
+            pipelined: Whether the next frame is preprocessed while the model computes this one; None: if the first
+                frames show that it shortens the time between answers.
+            hang_s: Seconds after which a frame that is still running counts as failed.
+            give_up_s: Seconds after which a source that is away ends the stream.
+            most_waiting_mib: Memory of waiting frames. A full `fifo` pauses a file, and drops frames of a camera.
+            on_event: Called with gaps, failures and changes, in the thread in which they happen; it must not wait.
             clockwork: Time and threads, for tests.
 
         Raises:
@@ -134,7 +134,9 @@ class Stream:
         """
         rate = None if fps == "own" else _USUAL_FPS if fps == "usual" else fps
         _require(
-            rate is None or (math.isfinite(rate) and 0 < rate <= 10_000), f"{fps} frames per second", "up to 10000"
+            rate is None or (math.isfinite(rate) and 0.001 <= rate <= 10_000),
+            f"{fps} frames per second",
+            "from 0.001 to 10000",
         )
         _require(math.isfinite(budget_ms) and budget_ms > 0, f"a budget of {budget_ms} ms", "such as 33")
         _require(math.isfinite(hang_s) and hang_s > 0, f"hang_s of {hang_s}", "in seconds")
@@ -210,11 +212,11 @@ class Stream:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether a frame is read when it is wanted, so that none can be lost."""
+        """Whether frames are read only when the model is free, so that none can be lost."""
         return self._capture.is_on_demand
 
     def stop(self) -> None:
-        """End the stream: frames that wait or are on their way are given up, threads end, the source is closed."""
+        """End the stream: waiting and running frames are dropped, threads end, and the source is closed."""
         with self._desk.changes:
             if self._closed:
                 return
@@ -233,7 +235,7 @@ class Stream:
             self._unwatch()
 
     def stats(self) -> StreamStats:
-        """Return how the stream has been doing, now or after its end."""
+        """Return the counts and times of the stream, now or after its end."""
         counted = replace(self._ring.stats(), drift=self._watch.state() if self._watch else None)
         rung = self._server.rung
         return StreamStats(
@@ -322,7 +324,7 @@ class Stream:
         return StreamResult(
             index=item.index,
             name=item.name,
-            frame=item.sample,
+            sample=item.sample,
             answer=served.answer,
             age_ns=age,
             latency_ns=latency,
@@ -375,7 +377,9 @@ class Stream:
 
 def _fit(runtime: Runtime | Pipeline, frames: Frames) -> Frames:
     """Return stored frames as the model takes them; a pipeline takes pictures."""
-    return frames if isinstance(runtime, Pipeline) else fed(frames, runtime.bundle.recipe, runtime.session.inputs)
+    if isinstance(runtime, Pipeline):
+        return frames
+    return fed(frames, runtime.bundle.recipe, runtime.session.inputs).decoded_by(runtime.task.decoding)
 
 
 def _require(holds: bool, problem: str, example: str) -> None:

@@ -70,7 +70,7 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
     sites = find_sites(Graph.from_model(model))
     if not sites.sites:
         return [Outcome(model, {}, _refusals(sites))]
-    if is_by_rule(context.target) or is_compiled(context.target):
+    if is_by_rule(context.target) or is_compiled(context.target) or context.target.why_untimed():
         text = f"no activations: {context.target.name} is not here to be timed, and what costs accuracy must be faster"
         context.notes.append(Note(NoteKind.SKIPPED, text))
         return []

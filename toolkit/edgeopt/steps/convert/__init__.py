@@ -7,7 +7,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps import Step
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
+from edgeopt.steps._context import Context, Setting
 from edgeopt.steps.convert.precisions import CONVERSIONS, is_converted, why_not_converted
 from edgeopt.system.declared.target import Target, find_target
 
@@ -18,7 +18,7 @@ def convert(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     if reason := why_not_converted(precision, target, context.may_quantize):
         context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {target.name}: {reason}"))
         return []
-    return CONVERSIONS[precision](model, target, context.inputs(CHECKED_PICTURES, model))
+    return CONVERSIONS[precision](model, target, context.checked_inputs(model))
 
 
 def _why_not(target: Target) -> str:

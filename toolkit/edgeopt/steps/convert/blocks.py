@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 
 import numpy as np
@@ -135,6 +135,15 @@ def to_nearest(_node: str, columns: NDArray[np.float32], bits: int, block: int) 
         best_error = np.minimum(error, best_error)
     integers = (_steps(real, best_scale, half) + half).astype(np.uint8)
     return Blocks(integers, np.ascontiguousarray(best_scale[..., 0]), None, bits)
+
+
+def nearest_with_zeros(node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
+    """Return what `to_nearest` does with its zeros written out, which stand for the same numbers.
+
+    Blocks of 4 bits without zeros take KleidiAI's kernel on Arm, which rounds activations by rows in place of blocks.
+    """
+    made = to_nearest(node, columns, bits, block)
+    return replace(made, zero=np.full(made.scale.shape, 1 << (bits - 1), np.uint8))
 
 
 @_by_rows

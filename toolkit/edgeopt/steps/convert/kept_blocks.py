@@ -30,6 +30,8 @@ _EXPERTS, _ZEROS = "QMoE", {2: 11, 5: 12}
 """Places of the integers of `QMoE`, a scale behind each, and where the zeros of each lie."""
 _WRITTEN_AGAIN = (0, 1, *(place for first in _ZEROS for place in (first, first + 1)), *_ZEROS.values())
 """Inputs of `QMoE` that a mixture in floats takes over; biases and a third matrix are none of them."""
+_SHARES = 14
+"""Place of the shares of experts in `QMoE`; where they are those of the scores, `MoE` makes the same of the scores."""
 _MICROSOFT, _BITS = "com.microsoft", (4, 8)
 _USUAL_BITS, _USUAL_BLOCK = 4, 128
 """`bits` of a product that does not say them, and `block_size` of a table."""
@@ -188,7 +190,9 @@ def _widen(graph: Graph) -> None:
 
 def _to_experts(graph: Graph, node: Node) -> int:
     """Write a mixture in floats in place of one in blocks; return how many matrices it has, 0: it stays."""
-    if any(value is not None and place not in _WRITTEN_AGAIN for place, value in enumerate(node.inputs)):
+    shares = graph.producer(_input(node, _SHARES), op="Softmax")
+    again = _WRITTEN_AGAIN if shares is None or shares.inputs[0] is not node.inputs[1] else (*_WRITTEN_AGAIN, _SHARES)
+    if any(value is not None and place not in again for place, value in enumerate(node.inputs)):
         return 0
     made, experts = list[Value](), 0
     for place, zeros in _ZEROS.items():

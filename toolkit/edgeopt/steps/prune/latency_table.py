@@ -23,6 +23,7 @@ from edgeopt.executors.openvino import EXECUTOR as OPENVINO
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps._context import Engine
+from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.steps.prune.integer_layers import integer_layers
 from edgeopt.steps.prune.network.layer_shapes import Branch, LayerShape, model_of
 
@@ -91,6 +92,11 @@ def profiled_runs(model: Model, inputs: Tensors, engine: Engine, precision: str)
 def can_time(engine: Engine) -> bool:
     """Whether an engine tells the times of single layers: on a GPU those of its queue are told."""
     return engine.target.executor in _RUNNERS and engine.target.device == "cpu"
+
+
+def predicted_stopwatch(predictor: Predictor) -> Stopwatch:
+    """Return what tells layers' times, in milliseconds, as those of a device that is not here predict them."""
+    return lambda shapes: [predictor.layer_ms(shape) for shape in shapes]
 
 
 def stopwatch_of(engine: Engine, precision: str) -> Stopwatch:

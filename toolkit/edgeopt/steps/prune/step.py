@@ -27,13 +27,12 @@ from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kep
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.integer_layers import integer_model
-from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
+from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, predicted_stopwatch, stopwatch_of
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out, outputs_of
 from edgeopt.steps.prune.memory import Memory
-from edgeopt.steps.prune.network.channel_step import ChannelStep, channel_step, told_step
+from edgeopt.steps.prune.network.channel_step import ChannelStep, channel_step, predicted_step, told_step
 from edgeopt.steps.prune.network.layer_shapes import Layers
 from edgeopt.steps.prune.points import Frontier, Goal, Point, PruneSearch, find_points
-from edgeopt.steps.prune.predicted import predicted_step, predicted_stopwatch
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect

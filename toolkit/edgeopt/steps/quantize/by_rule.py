@@ -35,7 +35,7 @@ def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
         model_inputs(context.task(model, evaluating=True), pictures),
         rules,
         agreement=partial(agreement_on_processor, context),
-        speed=lambda _: 1.0,
+        speed=None,
         forms=(Form(rules.forms[0]),),
         least_agreement=_AS_GOOD_AS_FLOAT,
         time_limit_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),

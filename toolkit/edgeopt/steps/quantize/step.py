@@ -16,7 +16,7 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.measurement.opening.buffers import Buffers
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.steps._context import CALIBRATION, CHECKED_PICTURES, Context, Earlier, Setting, numbered
+from edgeopt.steps._context import CALIBRATION, Context, Earlier, Setting, numbered
 from edgeopt.steps._device_times.device import form_times_of
 from edgeopt.steps._device_times.form_times import FormTimes
 from edgeopt.steps.quantize.api import Form
@@ -62,7 +62,7 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
     result, kept = searched.found, for_labels(searched.found.attempts, setting.most)
     if result.calibration is not None:
         context.calibrations[searched.model.fingerprint] = result.calibration
-    speeds = [attempt.speed_ratio for attempt in result.attempts if attempt.is_valid(context.least_agreement)]
+    speeds = [attempt.speed_ratio or 0.0 for attempt in result.attempts if attempt.is_valid(context.least_agreement)]
     context.int8_speeds[setting.engine.target.name] = max(speeds, default=0.0)
     context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(result))
     context.notes += result.why_none
@@ -183,8 +183,8 @@ def open_search(
         leads = ranked(tried, context.least_agreement)[0] is attempt and attempt.is_valid(context.least_agreement)
         if leads:
             save_model(attempt.outcome.model, context.files.path(draft))
-        text = f"  {'*' if leads else ' '} ~{attempt.speed_ratio:.2f}x  agrees {attempt.agreement:.3f}  {attempt.name}"
-        context.listener.say(text)
+        speed = "" if attempt.speed_ratio is None else f"~{attempt.speed_ratio:.2f}x  "
+        context.listener.say(f"  {'*' if leads else ' '} {speed}agrees {attempt.agreement:.3f}  {attempt.name}")
         if math.isfinite(time_limit_s):
             spent_s = min(monotonic() - began_s, time_limit_s)
             context.listener.progress("search at most", int(10 * spent_s), Tenths(math.ceil(10 * time_limit_s)))
@@ -193,6 +193,10 @@ def open_search(
         context.listener.progress("calibrate", done, len(pictures))
         require_pace(began_s, done, len(pictures))
 
+    away = form_times_of(model, engine.target, setting.precision)
+    why = "" if away else context.target.why_untimed()
+    if why:
+        context.listener.say(f"no form is timed, they are ranked by agreement: {why}")
     buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
     judge = _judge(context, model, setting, buffers)
 
@@ -201,12 +205,11 @@ def open_search(
         return judge.speed(candidate)
 
     is_joined = False
-    if joins_attention(engine.target):
-        joined = fuse_attention(model, context.inputs(CHECKED_PICTURES, model))
+    if joins_attention(engine.target) and not why:
+        joined = fuse_attention(model, context.checked_inputs(model))
         is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
         model = joined.model if is_joined else model
-
-    away = form_times_of(model, engine.target, setting.precision)
+        away = form_times_of(model, engine.target, setting.precision) if is_joined else away
 
     def end(result: SearchResult) -> Searched:
         judge.close()
@@ -220,7 +223,7 @@ def open_search(
         _inputs(context, model),
         rules,
         agreement=judge.agreement,
-        speed=away.speed if away else speed,
+        speed=None if why else away.speed if away else speed,
         layer_timer=partial(_predicted_times, away) if away else time_layers,
         forms=tuple(Form(form) for form in rules.forms),
         threads=context.threads,
@@ -254,7 +257,7 @@ def make_again(model: Model, context: Context, decided: StoredDecisions, source:
         EdgeoptError: If the float model or what is made of it is another one than it was.
     """
     if decided.is_joined:
-        model = fuse_attention(model, context.inputs(CHECKED_PICTURES, model)).model
+        model = fuse_attention(model, context.checked_inputs(model)).model
     outcome = decided.outcome(model, source)
     notes = (Note(NoteKind.INFO, f"as {source} decided"), *decided.notes)
     return replace(outcome, options=decided.options, notes=(*notes, *outcome.notes))

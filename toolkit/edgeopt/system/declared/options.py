@@ -162,6 +162,11 @@ def option(
         help_from=help_from,
         file_use=file_use or (FileUse.READ if syntax in _READS else FileUse.NONE),
     )
+    return option_like(made, default)
+
+
+def option_like(made: Option, default: Any) -> Any:
+    """Return a field that is the same option as one of another dataclass, with a default of its own."""
     if isinstance(default, type):
         return field(default_factory=default, metadata={_KEY: made})
     return field(default=default, metadata={_KEY: made})

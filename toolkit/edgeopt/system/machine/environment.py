@@ -36,6 +36,7 @@ _PACKAGES = (
     "openvino",
     "ncnn",
     "ai-edge-litert",
+    "mnn",
     "executorch",
     "coremltools",
 )

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 _RUNNING = re.compile(
-    r"^(numpy|onnxruntime.*|openvino.*|ncnn|ai-edge-litert|executorch|opencv-python.*|tensorrt.*)$", re.IGNORECASE
+    r"^(numpy|onnxruntime.*|openvino.*|ncnn|ai-edge-litert|mnn|executorch|opencv-python.*|tensorrt.*)$", re.IGNORECASE
 )
 """Packages whose code runs inside a frame."""
 _OTHERS = re.compile(r"^(edgeopt|psutil|onnx|onnx-ir|onnx_ir|onnxslim)$", re.IGNORECASE)
@@ -202,7 +200,7 @@ def moment_facts(proc: Path, system: Path) -> dict[str, Reader]:
             "nvidia-smi", "--query-gpu=clocks_event_reasons.active", "--format=csv,noheader"
         ),
         "load.average": lambda: [round(number, 2) for number in os.getloadavg()],
-        "memory.total_mib": lambda: psutil.virtual_memory().total // 2**20,
+        "memory.total_mib": _memory_mib,
         "memory.available_mib": lambda: _meminfo(proc, "MemAvailable") // 1024,
         "disk": lambda: {
             path.name: {"rotates": _text(path / "queue/rotational") == "1"}
@@ -210,6 +208,12 @@ def moment_facts(proc: Path, system: Path) -> dict[str, Reader]:
             if not path.name.startswith(("loop", "ram", "zram"))
         },
     }
+
+
+def _memory_mib() -> int:
+    import psutil  # no model is opened with it, and it is imported with the time of opening
+
+    return int(psutil.virtual_memory().total) // 2**20
 
 
 def provenance_facts() -> dict[str, Reader]:

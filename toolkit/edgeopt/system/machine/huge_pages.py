@@ -2,6 +2,9 @@
 
 Systems that give them to nobody unasked (`madvise`, the default of Debian, Ubuntu and Fedora) are asked for what was
 allocated in between. Elsewhere nothing happens: macOS and Windows want rights for them.
+
+Memory that is reserved and asked for before it is written costs an eighth of the time that small pages cost, and need
+not be moved. What was freed in between is not held again: only pages of 2 MiB that are nearly full are asked for.
 """
 
 from __future__ import annotations
@@ -10,35 +13,59 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Thread
+from time import sleep
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.system.machine.heap import room_in_heap
 from edgeopt.system.machine.memory import trim
 
 _FOLDER = Path("/sys/kernel/mm/transparent_hugepage")
-_ADVISE, _COLLAPSE = 14, 25
-"""`MADV_HUGEPAGE` for what is touched later; `MADV_COLLAPSE` (Linux 6.1) moves what is written, at once."""
+_ADVISE, _REFUSE, _COLLAPSE, _LET_GO = 14, 15, 25, 4
+"""`MADV_HUGEPAGE` and `MADV_NOHUGEPAGE` for what is touched later; `MADV_COLLAPSE` (Linux 6.1) moves what is written,
+at once; `MADV_DONTNEED`: pages of a file are no longer this process's."""
+_HELD, _OF_FILE = np.uint64(62), np.uint64(61)
+"""First bit of a page in `pagemap` that says that it is held, in memory or swapped out; and that it is a file's."""
+_FULL = 7 / 8
+"""Share of a huge page that is held already where one is asked for: the rest is taken in vain."""
 MOVER = "huge-pages"
 """Name of the thread that moves them: 200 MB take up to half a second, for which a first answer need not wait."""
+_REST_S = 0.5
+"""It begins that late, behind a first token: who asks once and ends has not paid for what only many tokens repay."""
 Range = tuple[int, int]
 
 
 @contextmanager
-def huge_pages() -> Iterator[None]:
-    """Ask for huge pages for what the process allocates inside; a thread moves it. No number is another for it."""
+def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None]:
+    """Ask for huge pages for what the process allocates inside. No number is another for it.
+
+    Args:
+        size_bytes: That will be allocated, about: room for it lies in huge pages before it is written, where so many
+            are free; a thread moves what lies elsewhere. 0: not known.
+        folder: Of files that are mapped inside. What was read of them is let go, a little later: what a text looks up
+            is read again. None: nothing is.
+    """
     size = _size_bytes()
-    before = _anonymous() if size else []
-    yield
+    before = _written() if size else []
+    has_room = size > 0 and 0 < size_bytes <= _free_huge_bytes(size)
+    ready = list[Range]()
+    with room_in_heap(size_bytes) if has_room else nullcontext():
+        if has_room:
+            ready = _whole(without(_written(), before), size)
+            _advise(ready, _ADVISE)
+        yield
     if size:
         trim()  # what was freed would be moved into huge pages, and be held again
-        found = [(-(-begin // size) * size, end // size * size) for begin, end in without(_anonymous(), before)]
-        if wide := [(begin, end) for begin, end in found if begin < end]:
-            _advise(wide, _ADVISE)  # at once: a moment later other memory may lie there
-            Thread(target=_advise, args=(wide, _COLLAPSE), name=MOVER, daemon=True).start()
+        full = _filled(_whole(without(_written(), before), size), size)
+        _advise(without(ready, full), _REFUSE)  # what comes there later need not hold 2 MiB
+        _advise(full, _ADVISE)  # at once: a moment later other memory may lie there
+        begins = f"{folder.resolve()}/" if folder else ""
+        if full or (begins and _written(begins)):
+            Thread(target=_move, args=(full, begins), name=MOVER, daemon=True).start()
 
 
 def huge_zeros(size_bytes: int) -> NDArray[np.uint8]:
@@ -84,19 +111,94 @@ def _size_bytes() -> int:
         return 0
 
 
-def _anonymous() -> list[Range]:
-    """Return the memory of this process that it may write and that is no file's."""
-    anonymous = list[Range]()
+def _free_huge_bytes(size: int) -> int:
+    """Return how much memory is free in pieces of a huge page; else the system makes them first, which takes long."""
+    result = 0
+    try:
+        for line in Path("/proc/buddyinfo").read_text("ascii").splitlines():
+            pieces = ((mmap.PAGESIZE << order, int(count)) for order, count in enumerate(line.split()[4:]))
+            result += sum(each * count for each, count in pieces if each >= size)
+    except (OSError, ValueError):  # a container may not show it
+        return 0
+    return result
+
+
+def _written(begins: str = "") -> list[Range]:
+    """Return the memory that this process alone may write: that of no file; or that of files whose paths begin so."""
+    result = list[Range]()
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
         return []
     for line in lines:
         where, rights, _, _, file, *name = line.split(maxsplit=5)
-        if rights.startswith("rw") and file == "0" and (not name or name[0] == "[heap]"):
+        is_own = file == "0" and (not name or name[0] == "[heap]")
+        of_file = begins and name and name[0].startswith(begins) and rights in ("rw-p", "r--s")
+        if of_file or (is_own and not begins and rights == "rw-p"):
             begin, end = where.split("-")
-            anonymous.append((int(begin, 16), int(end, 16)))
-    return anonymous
+            result.append((int(begin, 16), int(end, 16)))
+    return result
+
+
+def _whole(ranges: list[Range], size: int) -> list[Range]:
+    """Return the huge pages that lie in ranges as a whole."""
+    whole = [(-(-begin // size) * size, end // size * size) for begin, end in ranges]
+    return [(begin, end) for begin, end in whole if begin < end]
+
+
+def _filled(ranges: list[Range], size: int) -> list[Range]:
+    """Return which huge pages of ranges are nearly full; all of them where the system does not tell."""
+    result = list[Range]()
+    for begin, end in ranges:
+        words = _page_table(begin, end)
+        if words is None:
+            return ranges
+        held = np.count_nonzero((words >> _HELD).reshape(-1, size // mmap.PAGESIZE), axis=1)
+        full = held * mmap.PAGESIZE >= _FULL * size
+        result += [
+            (place, place + size) for place, is_full in zip(range(begin, end, size), full, strict=True) if is_full
+        ]
+    return _joined(result)
+
+
+def _page_table(begin: int, end: int) -> NDArray[np.uint64] | None:
+    """Return what the system says of each page of a range; None: it says nothing.
+
+    Source: https://docs.kernel.org/admin-guide/mm/pagemap.html
+    """
+    with suppress(OSError), Path("/proc/self/pagemap").open("rb") as table:
+        table.seek(begin // mmap.PAGESIZE * 8)
+        words = np.frombuffer(table.read((end - begin) // mmap.PAGESIZE * 8), np.uint64)
+        return words if len(words) == (end - begin) // mmap.PAGESIZE else None
+    return None
+
+
+def _is_as_read(begin: int, end: int) -> bool:
+    """Return whether a mapping holds pages of its file and no others: what was written there would be lost."""
+    words = _page_table(begin, end)
+    if words is None:
+        return False
+    held = words[(words >> _HELD) != 0]
+    return bool(held.size) and bool(((held >> _OF_FILE) & np.uint64(1) == 1).all())
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    """Return rising ranges with those as one that touch."""
+    result = list[Range]()
+    for begin, end in ranges:
+        begin = result.pop()[0] if result and result[-1][1] == begin else begin
+        result.append((begin, end))
+    return result
+
+
+def _move(ranges: list[Range], begins: str) -> None:
+    """Fill huge pages, and let go what was read of the files of a folder; `begins`: how their paths do, or empty."""
+    sleep(_REST_S)
+    _advise(ranges, _COLLAPSE)
+    # A model may have been closed meanwhile, and other memory may lie there: each mapping is looked at just before.
+    for each in _written(begins) if begins else []:
+        if _is_as_read(*each):
+            _advise([each], _LET_GO)
 
 
 def _advise(ranges: list[Range], advice: int) -> None:

@@ -8,8 +8,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import format_bytes
 
@@ -30,7 +28,16 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.max and memory.current
     """
-    return min([int(psutil.virtual_memory().available), *_left_by_groups(proc, groups)])
+    return min([_available(proc), *_left_by_groups(proc, groups)])
+
+
+def _available(proc: Path) -> int:
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (proc / "meminfo").read_text("ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    import psutil  # where no file tells: its import takes as long as reading a bundle
+
+    return int(psutil.virtual_memory().available)
 
 
 def _left_by_groups(proc: Path, groups: Path) -> list[int]:

@@ -10,11 +10,13 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from edgeopt.errors import StepError
 from edgeopt.system.processes.messages import Message, read_message, write_message
-from edgeopt.system.processes.worker import Worker, python_worker
+
+if TYPE_CHECKING:
+    from edgeopt.system.processes.worker import Worker
 
 _START_S = 120.0
 """Until the child has imported what it needs: on a busy board that takes seconds."""
@@ -55,6 +57,8 @@ class Guarded:
         with self._turn:
             try:
                 if self._worker is None:
+                    from edgeopt.system.processes.worker import python_worker  # few texts need a child
+
                     self._worker = python_worker(self._module, self._what)
                     self._worker.ask(Message({"seconds": seconds}), timeout_s=_START_S)
                 answer = self._worker.ask(Message({**question, "seconds": seconds}), timeout_s=_WAIT * seconds).values

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -16,8 +17,12 @@ _RETRY_S = 0.02
 """Until a signal that came during an import is raised again; imports take a second at most."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: unlike Ctrl-C in a conversation it ends all, as nobody is there to go on."""
+
+
 def hear_termination() -> None:
-    """Treat SIGTERM (docker stop, systemd, a CI's limit) as Ctrl-C from now on: it raises KeyboardInterrupt.
+    """Treat SIGTERM (docker stop, systemd, a CI's limit) as Ctrl-C from now on: it raises `Terminated`.
 
     A program that ignores SIGTERM, or hears it itself, keeps its own way.
     """
@@ -26,7 +31,7 @@ def hear_termination() -> None:
 
 
 def end_after_imports(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as soon as no module is being imported.
+    """Raise KeyboardInterrupt, of SIGTERM `Terminated`, as soon as no module is being imported.
 
     An exception while a dataclass or a native module is made is another one by the time it is seen: CPython turns it
     into RuntimeError, nanobind ends the process.
@@ -35,8 +40,10 @@ def end_after_imports(number: int, frame: FrameType | None) -> None:
         KeyboardInterrupt: Now, or when the signal comes again.
     """
     if not _is_importing(frame):
-        raise KeyboardInterrupt
-    retry = threading.Timer(_RETRY_S, os.kill, (os.getpid(), number))
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    # to the process, so that what the main thread waits for is interrupted; on Windows that would end it at once
+    again = partial(signal.raise_signal, number) if os.name == "nt" else partial(os.kill, os.getpid(), number)
+    retry = threading.Timer(_RETRY_S, again)
     retry.daemon = True
     retry.start()
 

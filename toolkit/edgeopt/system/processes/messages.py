@@ -13,14 +13,18 @@ import math
 import os
 import struct
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import sleep
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _LENGTH = struct.Struct("<Q")
+_LOOK_S = 1.0
+"""How often a child looks whether its parent is there."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ def write_message(stream: IO[bytes], message: Message) -> None:
     head = json.dumps({"values": dict(message.values), "arrays": kinds}).encode()
     stream.write(_LENGTH.pack(len(head)) + head)
     for array in arrays.values():
-        stream.write(array.tobytes())
+        stream.write(array.reshape(-1).view(np.uint8).data)  # as it lies there: it may be a model of gigabytes
     stream.flush()
 
 
@@ -80,6 +84,7 @@ def serve_messages(
         failed: Returns the answer where one raises.
         settle: Called before each answer.
     """
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
             message = read_message(sys.stdin.buffer)
@@ -91,6 +96,13 @@ def serve_messages(
             reply = failed(error)
         settle()
         write_message(replies, reply)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process when its parent is gone, whatever it computes; Windows alone does not tell."""
+    while os.getppid() == parent:
+        sleep(_LOOK_S)
+    os._exit(1)
 
 
 def _read_array(stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
 
@@ -82,3 +84,61 @@ def quiet_natives() -> Iterator[None]:
         yield
     finally:
         natives.leave()
+
+
+_capturing = threading.Lock()
+
+
+@contextmanager
+def captured_natives(chatter: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Hold back what is printed to the standard output by its number, in C too; yield its lines, which come at the end.
+
+    Args:
+        chatter: How lines begin that are dropped; what is printed beside them, by other threads too, is printed again.
+            Without any, nothing is.
+    """
+    lines = list[str]()
+    with _capturing, ExitStack() as stack:
+        try:
+            file, shown = stack.enter_context(tempfile.TemporaryFile()), os.dup(1)
+        except OSError:  # a closed output, or a full disk: what is printed is shown
+            yield lines
+            return
+        stack.callback(os.close, shown)
+        _flush_natives()
+        os.dup2(file.fileno(), 1)
+        try:
+            yield lines
+        finally:
+            _flush_natives()
+            os.dup2(shown, 1)
+            file.seek(0)
+            pieces = file.readlines()  # a line ends at a newline alone, and the last one may have none
+            lines += b"".join(pieces).decode("utf-8", "replace").splitlines()
+            if chatter:
+                starts = tuple(start.encode() for start in chatter)
+                _write(b"".join(piece for piece in pieces if not (piece.startswith(starts) and piece.endswith(b"\n"))))
+
+
+def _write(data: bytes) -> None:
+    """Write all to the standard output by its number; a pipe takes a part at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]
+
+
+def _flush_natives() -> None:
+    """Write out what libraries in C have printed so far: they keep it where the standard output is no terminal.
+
+    No other stream is touched: a thread that waits for input holds the lock of the standard input.
+    """
+    with suppress(OSError, AttributeError, ValueError):
+        if os.name == "nt":
+            library = ctypes.CDLL("ucrtbase")
+            library.__acrt_iob_func.restype = ctypes.c_void_p
+            stream = ctypes.c_void_p(library.__acrt_iob_func(1))
+        else:
+            library = ctypes.CDLL(None)
+            stream = ctypes.c_void_p.in_dll(library, "__stdoutp" if sys.platform == "darwin" else "stdout")
+        if stream:  # of none, all would be written out
+            library.fflush(stream)

@@ -23,6 +23,15 @@ def longer(seconds: float) -> str:
 class OutOfTime(BaseException):
     """The time limit is over. Like Ctrl-C it passes through whatever goes on where a single attempt fails."""
 
+    def __init__(self, whole_s: float = 0.0) -> None:
+        """Tell what did not fit.
+
+        Args:
+            whole_s: About how many seconds it takes as a whole; 0: nobody knows.
+        """
+        super().__init__(whole_s)
+        self.whole_s = whole_s
+
 
 @contextmanager
 def limited(ends_s: float) -> Iterator[None]:
@@ -56,7 +65,7 @@ def require_pace(began_s: float, done: int, of: int) -> None:
     """
     spent_s = monotonic() - began_s
     if 0 < done < of and spent_s >= _PACE_S and spent_s / done * (of - done) > time_left_s():
-        raise OutOfTime
+        raise OutOfTime(spent_s / done * of)
 
 
 def require_time(seconds: float = 0.0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import signal
@@ -11,9 +12,10 @@ import sysconfig
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic, sleep
 from typing import IO, Any
 
 from edgeopt.errors import StepError
@@ -22,7 +24,7 @@ from edgeopt.system.processes.messages import Message, read_message, write_messa
 
 _ROOT = str(Path(__file__).parents[3])
 _LAST_LINES = 3
-_SECONDS_TO_LEAVE = 5.0
+_SECONDS_TO_LEAVE, _LOOK_S = 5.0, 0.005
 
 
 class WorkerDeathError(StepError):
@@ -89,17 +91,23 @@ class Worker:
         return answer
 
     def kill(self) -> None:
-        """End the child whatever it is doing."""
+        """End the child whatever it is doing. Raises as `close`."""
         self._process.kill()
         self.close()
 
     def close(self) -> str:
-        """End the child and return all it wrote to standard error."""
+        """End the child and return all it wrote to standard error.
+
+        Raises:
+            KeyboardInterrupt: When it is gone, if there was one in the meantime.
+        """
         if self._heard.closed:
             return ""
-        self._end()
+        was_interrupted = self._end()
         said = self._read_heard()
         self._heard.close()
+        if was_interrupted:
+            raise KeyboardInterrupt
         return said
 
     def _death(self) -> WorkerDeathError:
@@ -126,8 +134,18 @@ class Worker:
 
 
 def python_worker(module: str, what: str) -> Worker:
-    """Start `python -m module` with this interpreter."""
-    return Worker([sys.executable, "-m", module], what)
+    """Start `python -m module` with this interpreter; no file of the current folder takes a package's place."""
+    return Worker([sys.executable, "-P", "-m", module], what)
+
+
+def close_at_exit(close: Callable[[], None]) -> None:
+    """End a child when this process ends; an interrupt then has nothing left to interrupt, and prints nothing."""
+
+    def quietly() -> None:
+        with suppress(KeyboardInterrupt):
+            close()
+
+    atexit.register(quietly)
 
 
 def run_to_end(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -177,15 +195,23 @@ def _listen(stream: IO[bytes], answers: queue.SimpleQueue[Message | None]) -> No
         stream.close()
 
 
-def _end(process: subprocess.Popen[Any]) -> None:
-    """Close its input, which asks it to leave; kill it if it stays."""
+def _end(process: subprocess.Popen[Any]) -> bool:
+    """Close its input, which asks it to leave; kill it if it stays, or at an interrupt; return whether there was one.
+
+    An exception is printed and forgotten where the interpreter ends or an object is let go.
+    """
     assert process.stdin is not None
-    try:
-        process.stdin.close()
-        process.wait(_SECONDS_TO_LEAVE)
-    except (OSError, subprocess.TimeoutExpired):
+    with held_interrupts() as was_interrupted:
+        try:
+            process.stdin.close()
+        except OSError:
+            process.kill()
+        left_s = monotonic() + _SECONDS_TO_LEAVE
+        while process.poll() is None and monotonic() < left_s and not was_interrupted():
+            sleep(_LOOK_S)
         process.kill()
         process.wait()
+        return was_interrupted()
 
 
 def _signal_name(number: int) -> str:

@@ -12,21 +12,20 @@ from numpy.typing import NDArray
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.drawing import SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
-from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
+from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES
 from edgeopt.recipes.heads import find_head
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.outputs.learned import LearnedHead
-from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._json_numbers import pixels_as_json, point_as_json, score_as_json
 from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._places import spread_over
-from edgeopt.tasks._scores import score_as_json
-from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
+from edgeopt.tasks._things import Things, outputs_of, require_boxes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
-from edgeopt.tasks.detection.suppression import suppress
+from edgeopt.tasks.detection.suppression import keep_best
 
 
 class Detection(Things):
@@ -40,19 +39,9 @@ class Detection(Things):
             UnsupportedError: If it cannot read the model's outputs, or their classes are not as many as the names.
         """
         self._head = find_head(recipe.postprocess.decoder)
-        self._is_read = Embedded.POSTPROCESS in recipe.embedded
-        if not self._is_read:
-            own = outputs_of(outputs)
-            require_fit(recipe, own)
-            if not any(output.is_unranked for output in own):
-                require_classes(recipe, self._head.count_classes([output.shape for output in own]))
+        self._require_read(recipe, outputs, self._head.count_classes)
         super().__init__(recipe, inputs, self._head.order(outputs), evaluating)
         self._given = tuple(outputs_of(outputs))
-
-    @property
-    def holds_outputs(self) -> bool:
-        """Whether the model itself gives the answer."""
-        return self._is_read
 
     @property
     def heads(self) -> Sequence[LearnedHead]:
@@ -82,10 +71,8 @@ class Detection(Things):
         if not finite.all():
             boxes, scores, classes = boxes[finite], scores[finite], classes[finite]
             points = None if points is None else points[finite]
-        if self._head.is_suppressed:
-            kept = np.argsort(-scores, kind="stable")[: self._most]
-        else:
-            kept = suppress(boxes, scores, classes, self._iou, self._most)
+        suppresses = not self._head.is_suppressed
+        kept = keep_best(boxes, scores, classes, self._iou, self._most, suppresses=suppresses)
         shown = None if points is None else geometry.points_to_frame(points[kept])
         return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept], shown)
 
@@ -108,7 +95,7 @@ class Detection(Things):
         return {
             "detections": [
                 {
-                    "box": [round(v, 2) for v in box],
+                    "box": pixels_as_json(box),
                     "score": score_as_json(score),
                     "class": self._recipe.class_name(label),
                     **_as_points(points),
@@ -179,7 +166,7 @@ class Detection(Things):
 def _as_points(points: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
     if not points:
         return {}
-    return {"points": [{"name": name, "x": round(x, 2), "y": round(y, 2)} for name, x, y in points]}
+    return {"points": [{"name": name, **point_as_json(x, y)} for name, x, y in points]}
 
 
 def _corner_and_size(box: Any) -> list[float]:

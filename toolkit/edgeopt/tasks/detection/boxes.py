@@ -22,7 +22,7 @@ class Detections:
     classes: NDArray[np.int64]
     """(n,): class index, from 0."""
     points: NDArray[np.float32] | None = None
-    """(n, points, 2): x and y in pixels of the frame, where the model gives points, as RetinaFace's five of a face."""
+    """(n, points, 2): x and y in pixels of the frame, if the model gives points, as RetinaFace does for a face."""
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -39,3 +39,27 @@ def suppress(
         parts.append(rows[np.asarray(found, np.int64).reshape(-1)])
     together = np.concatenate(parts)
     return together[np.lexsort((together, -scores[together]))][:most]
+
+
+def keep_best(
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.int64],
+    iou: float,
+    most: int,
+    *,
+    suppresses: bool,
+) -> NDArray[np.intp]:
+    """Return the positions of the best things, best first; what the model suppressed itself is only ordered.
+
+    Args:
+        boxes: As `suppress`.
+        scores: As `suppress`.
+        classes: As `suppress`.
+        iou: As `suppress`.
+        most: At most so many are kept.
+        suppresses: Whether boxes of one object are still among them.
+    """
+    if suppresses:
+        return suppress(boxes, scores, classes, iou, most)
+    return np.argsort(-scores, kind="stable")[:most]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import cv2
@@ -13,20 +14,19 @@ from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.drawing import SHOWN_ABOVE, class_colour, draw_box, scaled
-from edgeopt.recipes.embedded import BOXES, CLASSES, MASKS, SCORES, Embedded
+from edgeopt.recipes.embedded import BOXES, CLASSES, MASKS, SCORES
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels._outlines import outlines_of
-from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.recipes.scoring.run_lengths import as_coco
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._json_numbers import pixels_as_json, score_as_json
 from edgeopt.tasks._losses import worst_error
-from edgeopt.tasks._scores import score_as_json
-from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
+from edgeopt.tasks._things import Things, require_boxes
 from edgeopt.tasks.detection.boxes import Detections, lost_share
-from edgeopt.tasks.detection.suppression import suppress
+from edgeopt.tasks.detection.suppression import keep_best
 from edgeopt.tasks.instances.decoders import DECODERS, NEEDS_NO_SUPPRESSION, Painted, Prototypes, class_count
 from edgeopt.tasks.instances.masks import Canvas, Instances, matched_instances
 
@@ -47,19 +47,9 @@ class InstanceTask(Things):
         decoder = recipe.postprocess.decoder
         if decoder not in DECODERS:
             raise NotFoundError("decoder of task instances", decoder, DECODERS)
-        self._is_read = Embedded.POSTPROCESS in recipe.embedded
-        if not self._is_read:
-            own = outputs_of(outputs)
-            require_fit(recipe, own)
-            if not any(output.is_unranked for output in own):
-                require_classes(recipe, class_count(decoder, [output.shape for output in own]))
+        self._require_read(recipe, outputs, partial(class_count, decoder))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
-
-    @property
-    def holds_outputs(self) -> bool:
-        """Whether the model itself gives boxes and scores; masks are computed, or read anew."""
-        return self._is_read
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Instances:
         """Return boxes and masks in the frame's pixels, best first, without those that are NaN or infinite.
@@ -73,10 +63,8 @@ class InstanceTask(Things):
         with np.errstate(over="ignore", invalid="ignore"):
             (boxes, scores, classes), masks = self._decode(ordered, self._numbers, self._size, self._score)
         finite = np.flatnonzero(np.isfinite(boxes).all(axis=1) & np.isfinite(scores))
-        if self._suppresses:
-            kept = suppress(boxes[finite], scores[finite], classes[finite], self._iou, self._most)
-        else:
-            kept = np.argsort(-scores[finite], kind="stable")[: self._most]
+        seen = boxes[finite], scores[finite], classes[finite]
+        kept = keep_best(*seen, self._iou, self._most, suppresses=self._suppresses)
         rows, canvas = finite[kept], Canvas(geometry, self._size)
         array = geometry.to_frame(boxes[rows])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -115,7 +103,7 @@ class InstanceTask(Things):
         return {
             "instances": [
                 {
-                    "box": [round(v, 2) for v in box],
+                    "box": pixels_as_json(box),
                     "score": score_as_json(score),
                     "class": self._recipe.class_name(label),
                     "rle": as_coco(runs, answer.size),

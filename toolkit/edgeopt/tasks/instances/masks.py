@@ -28,7 +28,7 @@ class Instances:
     classes: NDArray[np.int64]
     """(n,): class index, from 0."""
     runs: tuple[Runs, ...]
-    """Masks of each thing, its mask in COCO's run lengths: a full mask for each of 100 things would fill the memory."""
+    """Mask of each instance in COCO's run lengths, which take less memory than full masks."""
     size: tuple[int, int]
     """Height and width of the frame."""
 
@@ -36,11 +36,11 @@ class Instances:
         return len(self.scores)
 
     def mask(self, index: int) -> NDArray[np.bool_]:
-        """Return (height, width) where the i-th thing is."""
+        """Return the mask of instance `index`, (height, width)."""
         return mask_of(self.runs[index], self.size)
 
     def coco(self) -> list[Any]:
-        """Return the masks compressed, as pycocotools compares them."""
+        """Return the masks compressed, as pycocotools takes them."""
         from pycocotools import mask as masks
 
         return [masks.frPyObjects(as_coco(run, self.size), *self.size) for run in self.runs]

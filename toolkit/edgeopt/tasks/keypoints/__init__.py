@@ -14,18 +14,17 @@ from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawings import HEIGHT
 from edgeopt.recipes.drawings.drawing import SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
-from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
+from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES
 from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels._poses import poses_of
-from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._json_numbers import pixels_as_json, point_as_json, score_as_json
 from edgeopt.tasks._losses import worst_error
-from edgeopt.tasks._scores import score_as_json
-from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
-from edgeopt.tasks.detection.suppression import suppress
+from edgeopt.tasks._things import Things, require_boxes
+from edgeopt.tasks.detection.suppression import keep_best
 from edgeopt.tasks.keypoints.decoders import DECODERS, OF_MAPS, OF_ROWS, Reading, class_count
 from edgeopt.tasks.keypoints.poses import Poses, lost_share, matched_poses
 
@@ -43,18 +42,9 @@ class KeypointTask(Things):
         decoder = recipe.postprocess.decoder
         if decoder not in DECODERS:
             raise NotFoundError("decoder of task keypoints", decoder, DECODERS)
-        self._is_read = Embedded.POSTPROCESS in recipe.embedded
-        if not self._is_read:
-            own = outputs_of(outputs)
-            require_fit(recipe, own)
-            require_classes(recipe, class_count(decoder, [spec.shape for spec in own], recipe.keypoints))
+        self._require_read(recipe, outputs, lambda shapes: class_count(decoder, shapes, recipe.keypoints))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses, self._points = DECODERS[decoder], decoder in OF_ROWS, recipe.keypoints
-
-    @property
-    def holds_outputs(self) -> bool:
-        """Whether the model itself gives the answer; else points are computed."""
-        return self._is_read
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Poses:
         """Return the poses in the frame's pixels, best first, without those that are NaN or infinite.
@@ -66,10 +56,8 @@ class KeypointTask(Things):
             points, boxes = geometry.points_to_frame(outputs[POINTS]), geometry.to_frame(outputs[BOXES])
             return Poses(points, boxes, outputs[SCORES], outputs[CLASSES])
         poses = self._finite(self._decoded(self._ordered(outputs), self._score))
-        if self._suppresses:
-            kept = suppress(poses.boxes, poses.scores, poses.classes, self._iou, self._most)
-        else:
-            kept = np.argsort(-poses.scores, kind="stable")[: self._most]
+        seen = poses.boxes, poses.scores, poses.classes
+        kept = keep_best(*seen, self._iou, self._most, suppresses=self._suppresses)
         geometry = self._geometry(outputs, geometry)
         points = geometry.points_to_frame(poses.points[kept])
         return Poses(points, geometry.to_frame(poses.boxes[kept]), poses.scores[kept], poses.classes[kept])
@@ -112,11 +100,11 @@ class KeypointTask(Things):
         return {
             "poses": [
                 {
-                    "box": [round(v, 2) for v in box],
+                    "box": pixels_as_json(box),
                     "score": score_as_json(score),
                     "class": self._recipe.class_name(label),
                     "keypoints": [
-                        {"name": self._points.name(i), "x": round(x, 2), "y": round(y, 2), "score": score_as_json(sure)}
+                        {"name": self._points.name(i), **point_as_json(x, y), "score": score_as_json(sure)}
                         for i, (x, y, sure) in enumerate(points)
                     ],
                 }

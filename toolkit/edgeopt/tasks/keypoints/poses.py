@@ -20,9 +20,9 @@ class Poses:
     """Poses of one frame, best first."""
 
     points: NDArray[np.float32]
-    """(n, points, 3): x and y in pixels of the frame, and how sure, 0..1."""
+    """(n, points, 3): x and y in pixels of the frame, and the confidence, 0..1."""
     boxes: NDArray[np.float32]
-    """(n, 4): left, top, right, bottom in pixels of the frame; around the points where the model gives no boxes."""
+    """(n, 4): left, top, right, bottom in pixels of the frame; around the points if the model gives no boxes."""
     scores: NDArray[np.float32]
     """(n,): 0..1."""
     classes: NDArray[np.int64]

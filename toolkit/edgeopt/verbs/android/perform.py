@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.measurement.bench.run import write
-from edgeopt.measurement.bench.stored import is_stored
 from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.frames.planning import plan_load
-from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.declared.options import default_of, options_of
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.place import computing_on
 from edgeopt.verbs._once import checked, compared, shown
-from edgeopt.verbs._perform import Performed, prepare, require_two
+from edgeopt.verbs._perform import Performed, is_result, prepare, require_two
 from edgeopt.verbs.android import require_verb, serial_in
 from edgeopt.verbs.android.bench import SubjectWishes, bench_there
 from edgeopt.verbs.android.phone import Phone, Tell
@@ -76,14 +73,14 @@ def _require_runs(verb: str, sources: tuple[str, ...], values: Mapping[str, Any]
             remedy="run it here, or on a device behind ssh",
         )
     _require_taken(options, verb)
-    if stored := next((name for name in sources if is_stored(Path(name)) and not is_bundle(Path(name))), ""):
+    if stored := next(filter(is_result, sources), ""):
         raise EdgeoptError(f"{stored} is an earlier result, which runs nowhere", remedy="leave --on out")
     return kind, options
 
 
 def perform_on_phone(
     verb: str, sources: tuple[str, ...], values: Mapping[str, Any], address: str, tell: Tell, listener: Any = None
-) -> Performed:
+) -> Performed[Any]:
     """Do a verb on a phone.
 
     Args:
@@ -119,7 +116,7 @@ def perform_on_phone(
     raise AssertionError(verb)
 
 
-def _optimize(source: str, options: Any, address: str, tell: Tell, listener: Any) -> Performed:
+def _optimize(source: str, options: Any, address: str, tell: Tell, listener: Any) -> Performed[Any]:
     """Make the candidates here, and have the phone measure them: its milliseconds and its answers choose."""
     began_s, module = monotonic(), kind_of(source, "optimize").module("optimize")
     place = PhonePlace(Phone(serial_in(address), tell))

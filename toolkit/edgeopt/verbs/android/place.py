@@ -29,6 +29,7 @@ from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.measurement.turns.calls import round_order
 from edgeopt.measurement.turns.interleaved import LEAST_WHOLE, Opened, in_rounds
 from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.recipes.inputs.timed import decoded_by
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
 from edgeopt.runtime.selftest import MOST_SAMPLES
@@ -329,7 +330,7 @@ class PhonePlace:
     def _work_of(self, opened: Opened, frames: Pictures) -> WorkThere:
         """Send the inputs of a model for a timed run."""
         task, session = _parts_of(opened)
-        inputs = [_copied(task.preprocess(_read(frame))[0]) for frame in frames]
+        inputs = [_copied(task.preprocess(_read(frame))[0]) for frame in decoded_by(frames, task.decoding)]
         work = session.work(inputs)
         if left := sum(_shapes(each) != _shapes(inputs[0]) for each in inputs):
             text = f"{left} of {len(inputs)} frames have another size than the first, and do not run on the phone"

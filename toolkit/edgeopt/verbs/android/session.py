@@ -19,7 +19,7 @@ from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.selftest import MOST_SAMPLES, noises, record
-from edgeopt.system.device_clock import add_carriage
+from edgeopt.system.device_clock import add_carriage, device_clock
 from edgeopt.tasks import FrameTask
 from edgeopt.verbs.android.adb import Conversation, ShellEnd
 from edgeopt.verbs.android.adb_stream import UnpluggedError
@@ -90,6 +90,11 @@ class PhoneSession(Staged):
     def program(self) -> str:
         """The engine and the phone."""
         return f"edgeopt-runner with ONNX Runtime {self.phone.version} on {self.phone.name}"
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The device's clock, which stands still while a message is on its way."""
+        return device_clock
 
     @property
     def opening_ms(self) -> Mapping[str, float]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
+from edgeopt.recipes.texts.tokenizer import Fill
+from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
 from edgeopt.runtime.bundle import (
     MOST_TARGETS,
     SCHEMA,
@@ -25,18 +28,29 @@ from edgeopt.runtime.bundle import (
     Bundle,
     manifest_of,
     parse_bundle,
+    ranked,
     read_bundle,
     write_manifest,
 )
 from edgeopt.runtime.bundles.folder import MANIFEST, names_in, remove_stale, require_nothing_else
 from edgeopt.runtime.bundles.parts import Artefact, Attachment
-from edgeopt.runtime.bundles.targets import ORIGINAL, MeasuredOn, frame_ms, measured_on, why_one_target
+from edgeopt.runtime.bundles.targets import (
+    ORIGINAL,
+    MeasuredOn,
+    TargetFit,
+    TargetStanding,
+    frame_ms,
+    measured_on,
+    why_one_target,
+)
 from edgeopt.system.disk.files import require_space, unwritable
+from edgeopt.system.text import format_bytes, format_ms
 
 _HASH_DIGITS = 12
 _NAMED_BY_HASH = re.compile(rf"-[0-9a-f]{{{_HASH_DIGITS}}}(?=\.)")
 """The part of a name that `combine_bundles` puts in."""
 _OTHERWISE = (
+    "tokenizer",
     "folder",
     "embedded",
     "input",
@@ -50,7 +64,7 @@ _OTHERWISE = (
 )
 """What may differ between recipes of one model: where it lies, what a form holds of it or how large its pictures are,
 what its tokens are guessed by, and what no
-answer depends on."""
+answer depends on. Of `preprocess` the crop and at which part of their size JPEG files are decoded may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +200,18 @@ def _require_alike(first: Bundle, other: Bundle) -> None:
         for field in dataclasses.fields(Recipe)
         if field.name not in _OTHERWISE and getattr(first.recipe, field.name) != getattr(other.recipe, field.name)
     ]
-    if first.recipe.preprocess != replace(other.recipe.preprocess, crop_from=first.recipe.preprocess.crop_from):
+    if _tokenizer(first) != _tokenizer(other):
+        differing.append("tokenizer")
+    mine = first.recipe.preprocess
+    if mine != replace(other.recipe.preprocess, crop_from=mine.crop_from, decode=mine.decode):
         differing.append("preprocess")
     if differing:
         raise EdgeoptError(f"the recipes of {both} differ in {', '.join(differing)}", remedy=remedy)
+
+
+def _tokenizer(bundle: Bundle) -> object:
+    """Return the tokenizer, whatever texts are filled to: engines differ in that, and each target has its recipe."""
+    return replace(bundle.recipe.tokenizer, fill=Fill.USUAL)
 
 
 def _fastest(bundles: Sequence[Bundle]) -> list[Bundle]:
@@ -328,3 +350,79 @@ def _place(source: Path, path: Path) -> None:
         os.link(source.resolve(), path)
     except OSError:  # another disk, or a system without links
         shutil.copyfile(source, path)
+
+
+# The lines of `edgeopt bundle`.
+
+_HERE = {
+    TargetFit.MEASURED: "measured here",
+    TargetFit.SAME_INSTRUCTIONS: "same instructions",
+    TargetFit.MADE_FOR: "fits",
+    TargetFit.BY_NUMBERS: "by its numbers",
+    TargetFit.NOT_HERE: "falls back",
+}
+
+
+def summarize(bundle: Bundle, wrote: str = "") -> Document:
+    """Return what is shown of a bundle: its targets, and which of them runs here.
+
+    Args:
+        bundle: As it was read.
+        wrote: What a command did, as a sentence; empty: it was looked at.
+    """
+    targets = [bundle, *bundle.others] if bundle.standing else ranked([bundle])
+    size, alone = size_of(bundle), sum(size_of(replace(each, others=())) for each in targets)
+    columns: dict[str, Callable[[Bundle], str]] = {
+        "target": lambda each: each.label,
+        "engine": lambda each: each.artefacts[0].executor,
+        "precision": lambda each: each.artefacts[0].precision,
+        "p50 ms": lambda each: format_ms(ms * 1e6) if (ms := frame_ms(each.expected)) else "",
+        "measured on": lambda each: there.processor if (there := measured_on(each.expected)) else "",
+        "here": lambda each: _HERE[_standing(each).fit],
+    }
+    table = make_table(targets, columns, words=["engine", "precision", "measured on", "here"], less=["measured on"])
+    reasons = tuple(Value(each.label, _standing(each).reason) for each in targets)
+    saved = f", {format_bytes(alone)} as bundles for one target each" if len(targets) > 1 else ""
+    facts = (Value("size", f"{format_bytes(size)}{saved}"),)
+    first = targets[0]
+    which = f"{first.label} first" if len(targets) > 1 else first.label
+    picks = f"this machine tries {which}" if first.leads else "this machine runs what it falls back to alone"
+    verdict = VerdictLines(
+        CommandOutcome.DONE,
+        f"{wrote}{picks}" + (f", of {len(targets)} targets" if len(targets) > 1 else ""),
+        facts,
+        bundle=str(bundle.folder) if wrote else "",
+        next_command=f"edgeopt bench {shlex.quote(str(bundle.folder))}",
+    )
+    sections = (Section(table=table), Section("Why", values=reasons))
+    data = as_json(targets, size)
+    return Document("bundle", str(bundle.folder), f"Bundle {bundle.folder}", data, sections, verdict=verdict)
+
+
+def as_json(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
+    """Return plain values."""
+    return {
+        "schema": 1,
+        "folder": str(targets[0].folder),
+        "size_bytes": size_bytes,
+        "targets": [
+            {
+                "name": each.label,
+                "target": each.target.name,
+                "device": each.device,
+                "model": each.artefacts[0].file,
+                "executor": each.artefacts[0].executor,
+                "precision": each.artefacts[0].precision,
+                "measured_on": there.to_json() if (there := measured_on(each.expected)) else None,
+                "p50_ms": frame_ms(each.expected),
+                "fit": _HERE[_standing(each).fit],
+                "reason": _standing(each).reason,
+            }
+            for each in targets
+        ],
+    }
+
+
+def _standing(bundle: Bundle) -> TargetStanding:
+    assert bundle.standing
+    return bundle.standing

@@ -152,7 +152,7 @@ def with_plain_names(model: Model) -> Model:
     names |= {each.name: f"c{place}" for place, each in enumerate(graph.initializer)}
     names |= {each.name: f"x{place}" for place, each in enumerate(graph.input) if each.name not in names}
     for node in graph.node:
-        names |= {name: f"t{len(names)}" for name in node.output if name}
+        names |= {name: f"t{len(names) + place}" for place, name in enumerate(node.output) if name}
         if node.output:
             node.name = names[node.output[0]]
         node.input[:] = [names[name] for name in node.input]

@@ -10,7 +10,9 @@ from typing import Any
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError
 from edgeopt.measurement.resources.cost import cloud_per_s
 from edgeopt.optimization.candidate import Candidate
-from edgeopt.optimization.result import Report, read_report
+from edgeopt.optimization.report.result import read_report
+from edgeopt.optimization.result import ModelReport
+from edgeopt.system.text import format_score
 from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet.work import CellRun
 
@@ -34,7 +36,7 @@ class CellResult:
     target: str
     run: CellRun | None
     """None: it never came to an end."""
-    report: Report | None
+    report: ModelReport | None
     """None where the kind writes another, or the command failed."""
     problem: str
     """Why there is no result; empty where there is one."""
@@ -55,8 +57,8 @@ class CellResult:
 
     @property
     def p50_ms(self) -> float | None:
-        """The median time of a frame with the chosen candidate; None where nothing was measured."""
-        return self.best.latency.frame.p50_ms if self.best and self.best.latency else None
+        """The median time of a frame as the bundle computes it; None where nothing was measured."""
+        return self.report.latency.frame.p50_ms if self.report and self.report.latency else None
 
     @property
     def score(self) -> float | None:
@@ -218,7 +220,7 @@ def _changes(cell: CellResult, before: Mapping[str, Any] | None) -> list[tuple[b
         lines.append((p50_ms > was_ms, f"{cell.name} is {word}: {p50_ms:.2f} ms, was {was_ms:.2f}"))
     score, was = cell.score, before.get("score")
     if score is not None and was is not None and score != was:
-        lines.append((score < was, f"{cell.name} scores {score:.4f}, was {was:.4f}"))
+        lines.append((score < was, f"{cell.name} scores {format_score(score)}, was {format_score(was)}"))
     if cell.exit_code != (code := before.get("exit_code")) and isinstance(code, int):
         lines.append((cell.exit_code != EXIT_PASS, f"{cell.name} ends with {cell.exit_code}, was {code}"))
     return lines
@@ -255,7 +257,7 @@ def result_of(
     report = None
     if run is not None:
         try:
-            report = read_report(folder)
+            report = read_report(folder, ModelReport)
         except EdgeoptError:
             problem = problem or (_problem_in(run.lines) if run.code == EXIT_ERROR else "")
     name, workload, device, target = names

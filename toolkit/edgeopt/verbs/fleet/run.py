@@ -23,12 +23,12 @@ from edgeopt.system.disk.locks import lock_folder
 from edgeopt.system.disk.tars import files_of_tar
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
+from edgeopt.verbs.bundle.combine import combine_bundles, size_of
 from edgeopt.verbs.fleet import PURPOSE, work
-from edgeopt.verbs.fleet.bundles import write_bundles
 from edgeopt.verbs.fleet.cluster import open_cluster
 from edgeopt.verbs.fleet.news import CellNews, FleetListener
 from edgeopt.verbs.fleet.plan import FleetCell, FleetPlan, read_plan
-from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetResult, read_before, result_of
+from edgeopt.verbs.fleet.result import RESULT, CellResult, FleetBundle, FleetResult, grouped, read_before, result_of
 from edgeopt.verbs.fleet.summary import cell_line, summarize
 from edgeopt.verbs.fleet.work import CellRequest, CellRun
 from edgeopt.verbs.remote.command import CommandWord
@@ -298,3 +298,36 @@ class _Course:
             self._client.run(work.stop_cells, keys, on_error="ignore")
         except Exception:  # the cluster may be what failed
             return
+
+
+# One bundle for each workload of a fleet, with what every device and target made of it.
+
+_BUNDLES = "bundles"
+
+
+def write_bundles(cells: Sequence[CellResult], places: Path, folder: Path) -> tuple[FleetBundle, ...]:
+    """Combine the bundles of the cells of each workload; what stands in the way of one is told, and ends nothing.
+
+    Args:
+        cells: All of the fleet.
+        places: Folder of the cells' own folders.
+        folder: Of the fleet's results.
+    """
+    written = list[FleetBundle]()
+    for workload, own in grouped(cells, "workload").items():
+        place = folder / _BUNDLES / workload
+        made = [cell for cell in own if (places / cell.name / "bundle").is_dir()]
+        if not made:
+            shutil.rmtree(place, ignore_errors=True)
+            continue
+        try:
+            bundle = combine_bundles(
+                [places / cell.name for cell in made], place, devices=[cell.device for cell in made]
+            )
+        except EdgeoptError as error:
+            shutil.rmtree(place, ignore_errors=True)  # one of an earlier run would be taken for this one's
+            written.append(FleetBundle(workload, problem=error.problem))
+            continue
+        labels = tuple(each.label for each in (bundle, *bundle.others))
+        written.append(FleetBundle(workload, place, labels, size_of(bundle)))
+    return tuple(written)

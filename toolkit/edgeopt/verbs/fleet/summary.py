@@ -18,7 +18,7 @@ from edgeopt.report.document import (
     VerdictLines,
     make_table,
 )
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import format_bytes, format_score, plural
 from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetBundle, FleetResult, cost_of, grouped
 
 _WORDS = {code: word for word, code in reversed([*EXIT_OF.items()])} | {EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
@@ -75,7 +75,7 @@ def _table(cells: Iterable[CellResult]) -> Table:
         "chosen": _chosen,
         "speed": lambda cell: str(cell.best.speed) if cell.best and cell.best.speed else "",
         "p50 ms": lambda cell: _ms(cell.p50_ms),
-        "accuracy": lambda cell: f"{cell.score:.4f}" if cell.score is not None else "",
+        "accuracy": lambda cell: format_score(cell.score),
         "took": _took,
     }
     return make_table(cells, columns, words=["result", "chosen"], less=["took", "accuracy", "speed"])

@@ -14,9 +14,9 @@ from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EdgeoptError
 from edgeopt.system.declared.options import FileUse
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.text import printable
-from edgeopt.verbs._perform import Result, prepare
+from edgeopt.verbs._perform import prepare
 from edgeopt.verbs.android import is_phone, require_verb
-from edgeopt.verbs.remote import RESULT_FLAG, SEARCHING
+from edgeopt.verbs.remote import OF_THIS_TERMINAL, RESULT_FLAG, SEARCHING
 from edgeopt.verbs.remote.command import CommandWord, RemoteCommand
 from edgeopt.verbs.remote.device import Tell
 from edgeopt.verbs.remote.perform import Hearer, run_remotely
@@ -43,21 +43,27 @@ class RemoteCall:
     """The device, as `--on` takes it."""
     searches_there: bool = False
     """Whether candidates are made on the device too."""
+    sample: str | None = None
+    """What `run` answers; None: an option asks, or it is another verb."""
 
 
-def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) -> Result:
+def result_on(
+    call: RemoteCall, tell: Tell | None = None, listener: Any = None, say: Callable[[str], None] | None = None
+) -> Any:
     """Do a verb on another device, and return its result.
 
     Args:
         call: The verb, on what, how, and where.
         tell: Hears progress.
-        listener: Hears progress and lines, in place of `tell`; a `Listener` of `optimize`.
+        listener: Hears progress and lines, in place of `tell` and `say`; a `Listener` of `optimize`.
+        say: Hears lines of the command there.
 
     Raises:
         EdgeoptError: If the device cannot do it, or the verb failed there.
     """
     verb, sources, address = call.verb, call.sources, call.address
     tell = listener.progress if listener else tell or _ignore
+    say = listener.say if listener else say or _ignore
     if is_phone(address):
         require_verb(verb, address)
         if call.searches_there:
@@ -69,20 +75,27 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
 
         passed = {name: value for name, value in values.items() if name in call.values or call.options is not None}
         return perform_on_phone(verb, sources, passed, address, tell, listener).result
+    if name := next((name for name in OF_THIS_TERMINAL if values.get(name)), ""):
+        raise EdgeoptError(f"{name}= is for the machine that you sit at", remedy=f"leave on= out, or {name}=")
+    if call.sample == "-":
+        raise EdgeoptError(
+            "the standard input is that of the machine that you sit at", remedy="leave on= out, or name a file"
+        )
     hint = require_readable(kind, verb, options, address)
     written = written_options(options)
     if values.get("resume") and values.get("out") is None and (verb not in SEARCHING or call.searches_there):
         raise EdgeoptError("resume= with on= does not know which folder to take along", remedy="name it: out=FOLDER")
     # a name of its own for each command, and the same for the same one: what goes on there is taken up
-    facts = repr((verb, written, sources, address, Path.cwd()))
+    arguments = sources if call.sample is None else (*sources, call.sample)
+    facts = repr((verb, written, arguments, address, Path.cwd()))
     file = cache_folder() / "results" / f"{hashlib.sha256(facts.encode()).hexdigest()[:24]}.npz"
     file.unlink(missing_ok=True)
-    line = line_of([*written, WrittenOption(RESULT_FLAG, (str(file),), FileUse.WRITE)], sources)
+    line = line_of([*written, WrittenOption(RESULT_FLAG, (str(file),), FileUse.WRITE)], arguments)
     command = RemoteCommand((CommandWord(verb), *line), str(values.get("target") or ""), {}, "the same call")
     search = None
     if verb in SEARCHING and not call.searches_there:
         search = SearchHere(verb, sources[0], values, lambda: nullcontext(listener))
-    heard = _Heard(listener.say if listener else _ignore)
+    heard = _Heard(say)
     tell(f"{verb} on {address}", 0, 1)
     try:
         end = run_remotely(address, command, Hearer(tell, heard.say, heard.write), search)
@@ -90,7 +103,7 @@ def result_on(call: RemoteCall, tell: Tell | None = None, listener: Any = None) 
             raise KeyboardInterrupt
         if end.exit_code == EXIT_ERROR or not file.is_file():
             raise heard.error(address)
-        result: Result = read_result(file, hint, options, address, end.places)
+        result = read_result(file, hint, options, address, end.places)
     finally:
         file.unlink(missing_ok=True)
     tell(f"{verb} on {address}", 1, 1)

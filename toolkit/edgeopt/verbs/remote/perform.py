@@ -56,7 +56,8 @@ def extras_for(target: str, machine: str) -> frozenset[str]:
         )
     others = [find_target(name) for name in chosen.alternatives]
     fitting = [other.executor for other in others if family and family in (other.architectures or (family,))]
-    beside = [name for name in fitting if load_executor(name).why_unavailable() is None]
+    light = [name for name in fitting if not load_executor(name).heavy]
+    beside = [name for name in light if load_executor(name).why_unavailable() is None]
     return frozenset((_BUILDS.get(chosen.package, _CPU), *_COMMON, chosen.executor, *beside))
 
 

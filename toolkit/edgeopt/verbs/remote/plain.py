@@ -5,6 +5,7 @@ A device sends them: its words choose no class, and what is not of the annotated
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
@@ -202,7 +203,12 @@ def _hints_of(kind: type) -> Mapping[str, Any]:
 
 def _derived(kind: type) -> list[type]:
     children: list[type] = kind.__subclasses__()
-    return [kind, *(each for child in children for each in _derived(child))]
+    return [kind, *(each for child in filter(_is_current, children) for each in _derived(child))]
+
+
+def _is_current(kind: type) -> bool:
+    """Return whether a class is the one of its name: `dataclass(slots=True)` leaves another behind."""
+    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, kind) is kind
 
 
 def _name(kind: type) -> str:

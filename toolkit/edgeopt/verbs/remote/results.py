@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 
+from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.measurement.accuracy.bootstrap import Drop
 from edgeopt.measurement.check.result import CheckReport
@@ -17,9 +21,13 @@ from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.frames.setup import Setup
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.sides import Loss
+from edgeopt.running.answers import RunAnswer, TaskAnswer
+from edgeopt.system.declared import registry
 from edgeopt.system.disk.archives import read_archive
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.text import short
+from edgeopt.tasks import find_task
+from edgeopt.verbs._perform import result_type
 from edgeopt.verbs.remote.places import PlacesThere
 from edgeopt.verbs.remote.plain import Arrays, Plainly, StandIn
 from edgeopt.verbs.remote.told_setup import ToldSetup, setup_of, tell_setup
@@ -34,12 +42,43 @@ _OF_SIDES = {"compare": Comparison, "check": CheckReport}
 _REMEDY = "run it from the command line: edgeopt {verb} ... --on {address}"
 
 
+@dataclass(frozen=True, slots=True)
+class ToldFailure:
+    """An error in words."""
+
+    problem: str
+    remedy: str
+
+
 def _plainly(options: Any = None, address: str = "") -> Plainly:
     def restored(stored: ToldSetup) -> Setup:
         assert isinstance(options, BenchOptions)
         return setup_of(stored, options, address)
 
-    return Plainly({Setup: StandIn(ToldSetup, tell_setup, restored)}, {Loss: (Drop, Rise)})
+    def failed(told: ToldFailure) -> EdgeoptError:
+        return EdgeoptError(told.problem, remedy=told.remedy)
+
+    stand_ins = {
+        Setup: StandIn(ToldSetup, tell_setup, restored),
+        EdgeoptError: StandIn(ToldFailure, lambda error: ToldFailure(error.problem, error.remedy), failed),
+    }
+    return Plainly(stand_ins, {Loss: (Drop, Rise), **_members_of_answers()})
+
+
+@cache
+def _members_of_answers() -> Mapping[type, tuple[type, ...]]:
+    """Return the dataclasses that the protocols in a result of `run` stand for."""
+    from edgeopt.running.live import AnswerWords, FrameAnswer
+    from edgeopt.running.live_subject import Teller
+    from edgeopt.runtime.decoding.generation import Piece
+    from edgeopt.runtime.decoding.speech.segments import SpeechSegment
+
+    of_tasks = (get_type_hints(find_task(name).postprocess)["return"] for name in registry.names(tasks))
+    return {
+        RunAnswer: (FrameAnswer, Piece, SpeechSegment),
+        Teller: (AnswerWords,),
+        TaskAnswer: tuple(each for each in of_tasks if isinstance(each, type) and is_dataclass(each)),
+    }
 
 
 def require_readable(kind: Kind, verb: str, options: Any, address: str) -> Any:
@@ -54,25 +93,11 @@ def require_readable(kind: Kind, verb: str, options: Any, address: str) -> Any:
     Raises:
         UnsupportedError: If it holds what cannot come back from a device.
     """
-    hint = _OF_SIDES.get(verb) or _hint_of(kind, verb)
-    if getattr(options, "dry_run", False) or _plainly().why_not(_restorable(hint)):
+    hint = _OF_SIDES.get(verb) or result_type(kind, verb)
+    if getattr(options, "dry_run", False) or _plainly().why_not(hint):
         remedy = _REMEDY.format(verb=verb, address=address)
         raise UnsupportedError(f"the result of {verb} for {kind.noun} does not come back to Python", remedy=remedy)
-    return _restorable(hint)
-
-
-def _hint_of(kind: Kind, verb: str) -> Any:
-    """Return what a kind's own file says of the type."""
-    module = kind.module(verb)
-    return get_type_hints(module.view)["result"] if verb == "bench" else get_type_hints(module.work)["return"]
-
-
-def _restorable(hint: Any) -> Any:
-    """Return a type, or of a union that member which is no text for a reader."""
-    from edgeopt.report.document import Document
-
-    kinds = [each for each in getattr(hint, "__args__", ()) if each is not Document]
-    return kinds[0] if len(kinds) == 1 else hint
+    return hint
 
 
 def store_result(result: Any, file: Path) -> None:

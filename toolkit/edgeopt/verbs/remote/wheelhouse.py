@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.report.document import CommandOutcome, Document, Value, VerdictLines
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.wheel import Wheel
-from edgeopt.system.text import short
+from edgeopt.system.text import format_bytes, plural, short
 
 VARIABLE = "EDGEOPT_WHEELHOUSE"
 """Names a folder of wheels that `--on` takes packages from."""
@@ -148,3 +150,24 @@ def wheels_for(facts: Any, wheel: Wheel, extras: Sequence[str]) -> tuple[Path, .
     for old in folder.glob("edgeopt-*.whl"):
         old.unlink(missing_ok=True)  # of another state of this installation
     return collect_wheels(platform, wheel, extras, folder)
+
+
+# The lines of `edgeopt wheelhouse`.
+
+
+def summarize(platform: DevicePlatform, wheels: Sequence[Path], folder: Path) -> Document:
+    """Return what is shown of collected wheels."""
+    size_bytes = sum(path.stat().st_size for path in wheels)
+    data = {
+        "processor": platform.processor,
+        "python": platform.python,
+        "folder": str(folder),
+        "size_bytes": size_bytes,
+        "wheels": [path.name for path in wheels],
+    }
+    sentence = f"{plural(len(wheels), 'wheel')} for {platform} in {folder}"
+    following = f"{VARIABLE}={shlex.quote(str(folder))} edgeopt doctor --on ssh://USER@HOST"
+    verdict = VerdictLines(
+        CommandOutcome.DONE, sentence, (Value("size", format_bytes(size_bytes)),), next_command=following
+    )
+    return Document("wheelhouse", str(platform), "Wheels for a device", data, verdict=verdict)

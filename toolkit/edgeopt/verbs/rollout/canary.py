@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.statistics.budget import Verdict, judge_budget
@@ -17,7 +18,7 @@ from edgeopt.recipes.inputs.frames import open_frames
 from edgeopt.runtime.bundle import parse_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.selftest import read_stored
-from edgeopt.system.text import format_ms, plural
+from edgeopt.system.text import format_ms, format_score, plural
 from edgeopt.verbs._once import compared
 from edgeopt.verbs.rollout.recording import is_live, record
 
@@ -42,7 +43,7 @@ class CanaryOptions:
     """Labels that judge both bundles; None: their answers are compared."""
     budget_ms: float | None = None
     """Time that a frame may take; None: at most 1.25 times as long as with the running bundle."""
-    max_miss_ratio: float = 0.01
+    max_miss_ratio: float = MAX_MISS_RATIO
     least_agreement: float | None = None
     """Agreement with the running bundle's answers; None: as much as the recipe asks of a candidate."""
     max_drop: float | None = None
@@ -105,7 +106,7 @@ def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, s
         if recipe.task != before.bundle.recipe.task:
             other = before.bundle.recipe.task
             return f"its task is {recipe.task}, and that of the running bundle {other}", _NOT_COMPARED
-        samples = _samples(before, options.frames)
+        samples = _samples(before, options.frames, before)
         if not samples:
             return "", f"{_NOT_COMPARED}: no frames were passed, and the running bundle stores none"
         try:
@@ -113,7 +114,7 @@ def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, s
         except ValueError as error:
             raise EdgeoptError(f"the running bundle does not take the frames: {error}", remedy="pass others") from error
         try:
-            answers = [after.predict(sample) for sample in samples]
+            answers = [after.predict(sample) for sample in _samples(before, options.frames, after)]
         except ValueError as error:
             return f"it does not take what the running bundle takes: {error}", _NOT_COMPARED
         agreement = after.task.agreement(answers, expected)
@@ -122,9 +123,10 @@ def _agreement(new: Path, running: Path, options: CanaryOptions) -> tuple[str, s
         return ("" if agreement >= least else f"its answers differ: {text}"), text
 
 
-def _samples(before: Runtime, frames: str | None) -> Sequence[Sample]:
+def _samples(before: Runtime, frames: str | None, runtime: Runtime) -> Sequence[Sample]:
+    """Return the frames as a runtime of the two has files decoded; those that the running bundle stores lie decoded."""
     if frames is not None:
-        opened = open_frames(Path(frames)).spread(_MOST_FRAMES)
+        opened = open_frames(Path(frames)).spread(_MOST_FRAMES).decoded_by(runtime.task.decoding)
         return [opened.read(i) for i in range(len(opened))]
     stored = read_stored(before.bundle)
     return stored.samples if stored else ()
@@ -164,5 +166,5 @@ def _accuracy(row: Compared, options: CanaryOptions, new: Path) -> tuple[str, st
     assert quality is not None
     assert quality.loss is not None
     allowed = parse_bundle(new).recipe.evaluation.max_drop if options.max_drop is None else options.max_drop
-    text = f"{quality.metric} {quality.value:.4f}, {quality.loss_name} {quality.loss}, {allowed:g} allowed"
+    text = f"{quality.metric} {format_score(quality.value)}, {quality.loss_name} {quality.loss}, {allowed:g} allowed"
     return (f"it loses accuracy, proven: {text}" if quality.loss.low > allowed else ""), text

@@ -18,10 +18,13 @@ class EndpointBench(EndpointOptions, Prices):
     """Options of `bench` for a server."""
 
     key_from: str | None = option(
-        None, "Variable of the environment that holds the server's key.", group=SERVERS, metavar="NAME"
+        None, "Environment variable that holds the server's key.", group=SERVERS, metavar="NAME"
     )
     budget: AnswerBudget | None = option(
-        None, "Of a language model ttft:200ms,tpot:20ms.", group="The budget, a gate", syntax=Syntax.SERVER_BUDGET
+        None,
+        "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
+        group="The budget",
+        syntax=Syntax.SERVER_BUDGET,
     )
     out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
 

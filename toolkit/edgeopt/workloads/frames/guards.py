@@ -19,7 +19,7 @@ from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks, t
 from edgeopt.measurement.sides import Baselined, Tell
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.turns.side_by_side import Side
-from edgeopt.recipes.allowed import MAX_DROP, Check
+from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import fixed_shapes
 

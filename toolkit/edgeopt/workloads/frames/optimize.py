@@ -12,7 +12,7 @@ from edgeopt.optimization.elsewhere import make_for, searched_target
 from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.optimization.optimize import optimize, show_plan
 from edgeopt.optimization.report.summary import summarize as summarize_report
-from edgeopt.optimization.result import Report
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Silence
 from edgeopt.report.document import Document
 from edgeopt.steps._context import Listener
@@ -21,7 +21,7 @@ from edgeopt.workloads import began_of, with_budget_of_fps
 from edgeopt.workloads.frames.options import FrameOptimize
 
 
-def work(source: str, options: FrameOptimize, listener: Listener | None) -> Report | Document:
+def work(source: str, options: FrameOptimize, listener: Listener | None) -> ModelReport | Document:
     """Make it fast and prove it; with `dry_run` only say how."""
     options = with_budget_of_fps(options)
     address = read_cluster_address(options.cluster) if options.cluster else None
@@ -76,6 +76,6 @@ def _arguments(options: FrameOptimize, listener: Listener | None) -> dict[str, A
     }
 
 
-def summarize(result: Report | Document) -> Document:
+def summarize(result: ModelReport | Document) -> Document:
     """Return what a reader sees."""
     return result if isinstance(result, Document) else summarize_report(result)

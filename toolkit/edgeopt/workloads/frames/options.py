@@ -22,7 +22,7 @@ from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.options import Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 
 EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundle"
@@ -62,20 +62,20 @@ class FrameOptimize(Options):
     recipe: str | None = recipe_option(optimize.MODEL)
     out: Path | None = optimize_out_option(optimize.MODEL)
     fps: float | None = option(
-        None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
+        None, "The budget, given as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
     )
     cluster: str = option(
         "",
-        "Workers that score: those of a Dask scheduler such as tcp://lab:8786, or local:2 of this machine. All is "
-        "measured here.",
+        "Workers that score candidates: those of a Dask scheduler such as tcp://lab:8786, or local:2 on this machine. "
+        "Times are measured here alone.",
         group=optimize.LENGTH,
         metavar="ADDRESS",
-        shown="this process alone",
+        shown="none, this process scores",
     )
     dry_run: bool = option(False, "Print the plan and stop.", group=optimize.LENGTH, syntax=Syntax.FLAG)
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = option(
         (),
-        "Name and shape of an input that is exported, in order; of another type ids=1x128:int64. Repeatable.",
+        "Name and shape of an input for the export, in order; with a type: ids=1x128:int64. Repeatable.",
         "--input",
         group=EXPORTED,
         syntax=Syntax.TYPED_SHAPE,
@@ -84,10 +84,10 @@ class FrameOptimize(Options):
     )
     task: str = option(
         "",
-        "Of hf: what it is opened for, by optimum's name, such as feature-extraction.",
+        "For hf: the task of the model, by optimum's name, such as feature-extraction.",
         group=EXPORTED,
         metavar="NAME",
-        shown="that of its own class",
+        shown="the task of the model's class",
     )
 
 
@@ -97,7 +97,7 @@ class FrameInspect:
 
     target: str | None = option(
         None,
-        "Also show where this device runs each node.",
+        "Device for which the placement of each node is shown.",
         "--target",
         "-t",
         group="Model and device",
@@ -117,6 +117,7 @@ class FrameInspect:
         "With --quantized: also measure the error of each tensor.",
         group="What is shown",
         metavar="PICTURES",
+        file_use=FileUse.READ,
     )
     against: str = option(
         "",
@@ -124,6 +125,7 @@ class FrameInspect:
         "--float",
         group="What is shown",
         metavar="FILE",
+        file_use=FileUse.READ,
     )
     nodes: bool = option(
         False,
@@ -139,7 +141,7 @@ class FrameRun(LiveOptions):
 
     recipe: str | None = option(
         None,
-        "Of a model that is no bundle: how it is fed and read.",
+        "How a model that is no bundle is fed and read: a name of edgeopt models, or a TOML file.",
         "--recipe",
         "-r",
         group=AS_IT_IS,
@@ -149,13 +151,13 @@ class FrameRun(LiveOptions):
     )
     target: str | None = option(
         None,
-        "Of a model that is no bundle: the device. Of a bundle for several targets: the one that runs.",
+        "The device for a model that is no bundle, or the target to run from a bundle for several targets.",
         "--target",
         "-t",
         group=AS_IT_IS,
         syntax=Syntax.TARGET,
         metavar="NAME|FILE",
-        shown="cpu; the best of a bundle",
+        shown="cpu; of a bundle the best target",
     )
 
 

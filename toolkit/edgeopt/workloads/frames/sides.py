@@ -8,14 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgeopt.errors import EdgeoptError, Note
+from edgeopt.errors import Note
 from edgeopt.executors import TRANSFERS
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, require_metric
-from edgeopt.measurement.bench.stored import is_stored, read_stored
 from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.check.size import SizeGuard
-from edgeopt.measurement.compare.stored import StoredSides, sides_of_results
 from edgeopt.measurement.load.closed_loop import Pictures, run_frames
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.subject import Subject, choose_frames, shapes_of
@@ -39,10 +37,9 @@ from edgeopt.measurement.turns.side_by_side import (
 from edgeopt.measurement.turns.side_by_side import (
     open_sides as open_frame_sides,
 )
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
-from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.machine.place import current_place
 from edgeopt.system.toml import Within
 from edgeopt.workloads.frames.guards import AccuracyGuard, ColdStartGuard, MemoryGuard, PlacementGuard
@@ -206,20 +203,12 @@ def _notes_there(sides: Sequence[Side], frames: Frames) -> tuple[Note, ...]:
     return () if place is None else place.notes_on([side.subject for side in sides], frames)
 
 
-def open_sides(sources: Sequence[str], options: FrameCompare) -> FrameSides | StoredSides:
-    """Open models and bundles, or read earlier results of `bench`.
+def open_sides(sources: Sequence[str], options: FrameCompare) -> FrameSides:
+    """Open models and bundles.
 
     Raises:
-        EdgeoptError: If one cannot be opened, or models and results are mixed.
+        EdgeoptError: If one cannot be opened.
     """
-    stored = [is_stored(Path(name)) and not is_bundle(Path(name)) for name in sources]
-    if all(stored):
-        return sides_of_results([read_stored(Path(name)) for name in sources])
-    if any(stored):
-        raise EdgeoptError(
-            f"{sources[stored.index(True)]} is an earlier result and {sources[stored.index(False)]} is a model",
-            remedy="name models only, so that they run in turns, or results only",
-        )
     sides = open_frame_sides(
         sources,
         target=options.target,

@@ -18,7 +18,7 @@ from edgeopt.measurement.generation.sides.side_by_side import JudgingText, Write
 from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.measurement.sides import Baselined, Tell
 from edgeopt.measurement.statistics.budget import Verdict
-from edgeopt.recipes.allowed import MAX_RISE, Check
+from edgeopt.recipes.default_limits import MAX_RISE, Check
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.amounts import Tenths
 

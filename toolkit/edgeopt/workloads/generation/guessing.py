@@ -8,8 +8,6 @@ from edgeopt.errors import EdgeoptError
 
 NONE = "none"
 """The word for `--draft` that lets the text so far make the guesses."""
-GUESSES = 4
-"""Guesses a round where a draft is named and no number."""
 
 
 def require_guesses(guesses: int | None, draft: str | Path | None) -> None:

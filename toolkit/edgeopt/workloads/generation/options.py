@@ -17,16 +17,18 @@ from edgeopt.measurement.common_options import (
     threads_option,
 )
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, SideOptions
+from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, SideOptions, context_option
 from edgeopt.measurement.resources.prices import Prices
 from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.recipes.texts.answer_defaults import ANSWER_TOKENS, GUESSES
 from edgeopt.recipes.texts.beams import MOST_BEAMS
+from edgeopt.runtime.decoding.sampling import DRAWN, SamplingFlags
 from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 from edgeopt.workloads.frames.options import FrameInspect
 
-DRAWN, GUESSING, SPEECH = "How tokens are drawn", "Guessing ahead", "Speech"
+GUESSING, SPEECH = "Guessing ahead", "Speech"
 """Headings of the help."""
 
 
@@ -43,7 +45,7 @@ class GenerationCheck(Gate):
 
     eval: str = option(
         "",
-        "Of a language model: a text that judges, by its perplexity.",
+        "For a language model: a text, whose perplexity judges.",
         group=MEASURED,
         metavar="LABELS",
         file_use=FileUse.READ,
@@ -51,7 +53,7 @@ class GenerationCheck(Gate):
     )
     budget: AnswerBudget | None = option(
         None,
-        "Of a language model: limits beside the baseline, ttft:200ms,tpot:20ms.",
+        "Limits beside the baseline, such as ttft:200ms,tpot:20ms (first token, each next token).",
         group=LANGUAGE,
         syntax=Syntax.ANSWER_BUDGET,
     )
@@ -67,29 +69,29 @@ class GenerationOptimize(LanguageOptions):
     out: Path | None = optimize_out_option(optimize.MODEL)
     task: str = option(
         "",
-        "Of hf: what it is opened for, by optimum's name, such as feature-extraction.",
+        "For hf: the task of the model, by optimum's name, such as feature-extraction.",
         group="Models that are exported first",
         metavar="NAME",
-        shown="that of its own class",
+        shown="the task of the model's class",
     )
 
 
 def _guesses_option() -> Any:
     return option(
         None,
-        "Tokens guessed, by the draft or from the text so far, and verified in one run.",
+        "Tokens that are guessed ahead and verified in one run (speculative decoding).",
         group=GUESSING,
         syntax=Syntax.WHOLE,
         least=0,
         most=64,
-        shown="the recipe's; 4 with --draft",
+        shown=f"the recipe's; {GUESSES} with --draft",
     )
 
 
 def _draft_option() -> Any:
     return option(
         None,
-        "A smaller model with the same tokens that makes the guesses; none: the text so far does.",
+        "A smaller model with the same tokens that makes the guesses; none: guess from the text so far.",
         group=GUESSING,
         metavar="MODEL",
         shown="the recipe's",
@@ -99,7 +101,7 @@ def _draft_option() -> Any:
 def _system_option() -> Any:
     return option(
         None,
-        "A text before each prompt; it is computed once, and read from a cache later.",
+        "A text before each prompt. It is computed once, and later read from a cache.",
         group=LANGUAGE,
         syntax=Syntax.FILE,
         metavar="FILE",
@@ -109,7 +111,7 @@ def _system_option() -> Any:
 def _prefixes_option() -> Any:
     return option(
         None,
-        "Where the cache of --system lies.",
+        "Folder of the cache for --system.",
         group=LANGUAGE,
         syntax=Syntax.FILE,
         metavar="FOLDER",
@@ -117,13 +119,24 @@ def _prefixes_option() -> Any:
     )
 
 
+def _voice_option() -> Any:
+    return option(
+        None,
+        "A model of voice activity; what it takes for silence is skipped.",
+        group=SPEECH,
+        metavar="MODEL",
+        file_use=FileUse.READ,
+        shown="nothing is skipped",
+    )
+
+
 @dataclass(frozen=True)
-class GenerationRun:
+class GenerationRun(SamplingFlags):
     """Options of `run` for a model that writes tokens."""
 
     prompt: str | None = option(
         None,
-        "Let a language model answer this text, in place of SOURCE; beside a sound: what was said before.",
+        "Text that the language model answers, in place of SOURCE; beside a sound: what was said before it.",
         group=LANGUAGE,
         metavar="TEXT",
     )
@@ -136,38 +149,31 @@ class GenerationRun:
         repeatable=True,
     )
     chat: bool = option(
-        False, "Talk with it: each line is a turn, an empty one ends.", group=LANGUAGE, syntax=Syntax.FLAG
+        False, "Hold a conversation: each line is a turn, an empty line ends it.", group=LANGUAGE, syntax=Syntax.FLAG
     )
     output_tokens: int | None = option(
         None,
-        "Tokens that the answer to --prompt may have.",
+        "Most tokens of the answer.",
         group=LANGUAGE,
         syntax=Syntax.WHOLE,
         least=1,
-        shown="256",
+        shown=f"{ANSWER_TOKENS}",
     )
     system: Path | None = _system_option()
     prefixes: Path | None = _prefixes_option()
     long: str | None = option(
         None,
-        "Of a prompt beyond the context, or a sound beyond a window: refuse it, cut this part of it, let the model "
-        "summarise the text in parts, or hear the sound in windows, one after the other.",
+        "What to do with a prompt longer than the context, or a sound longer than a window: refuse it, cut this part "
+        "of it, let the model summarise the text in parts, or hear the sound window by window.",
         group=LANGUAGE,
         syntax=Syntax.CHOICE,
         choices=("refuse", "head", "middle", "tail", "summarise", "windows"),
         shown="refuse",
     )
-    context: int = option(
-        0,
-        "Tokens of prompt and answer, for which memory is reserved.",
-        group=LANGUAGE,
-        syntax=Syntax.WHOLE,
-        least=2,
-        shown="the model's",
-    )
+    context: int = context_option()
     context_shift: bool = option(
         False,
-        "Go on where text and answer fill the context: its older half is dropped, the rest computed anew.",
+        "Go on when text and answer fill the context: drop its older half, and compute the rest anew.",
         group=LANGUAGE,
         syntax=Syntax.FLAG,
     )
@@ -176,7 +182,7 @@ class GenerationRun:
     )
     schema: Path | None = option(
         None,
-        "A JSON schema that the answer keeps to.",
+        "JSON schema that the answer follows.",
         group=LANGUAGE,
         syntax=Syntax.FILE,
         metavar="FILE",
@@ -184,71 +190,15 @@ class GenerationRun:
     )
     grammar: Path | None = option(
         None,
-        "A grammar that the answer keeps to, in llama.cpp's words (GBNF) or Lark's.",
+        "Grammar that the answer follows, in llama.cpp's notation (GBNF) or Lark's.",
         group=LANGUAGE,
         syntax=Syntax.FILE,
         metavar="FILE",
         shown="any text",
     )
-    temperature: float | None = option(
-        None,
-        "Draw the tokens of the answer.",
-        group=DRAWN,
-        syntax=Syntax.NUMBER,
-        least=0,
-        most=100,
-        shown="0, the likeliest",
-    )
-    top_k: int | None = option(
-        None,
-        "Draw from so many of the likeliest.",
-        group=DRAWN,
-        syntax=Syntax.WHOLE,
-        least=1,
-        most=1 << 20,
-        shown="all",
-    )
-    top_p: float | None = option(
-        None, "Draw from the likeliest that reach this share.", group=DRAWN, syntax=Syntax.SHARE, shown="100%"
-    )
-    min_p: float | None = option(
-        None,
-        "Draw from tokens at least so likely, as a share of the likeliest.",
-        group=DRAWN,
-        syntax=Syntax.SHARE,
-        shown="0%",
-    )
-    frequency_penalty: float | None = option(
-        None,
-        "Subtract this from the logit of a token for each time that the answer has it; drawn or not.",
-        group=DRAWN,
-        syntax=Syntax.NUMBER,
-        least=-2,
-        most=2,
-        shown="0, none",
-    )
-    presence_penalty: float | None = option(
-        None,
-        "Subtract this from the logit of each token that the answer has; drawn or not.",
-        group=DRAWN,
-        syntax=Syntax.NUMBER,
-        least=-2,
-        most=2,
-        shown="0, none",
-    )
-    seed: int | None = option(None, "Of what is drawn.", group=DRAWN, syntax=Syntax.WHOLE, least=0, shown="0")
-    repetition_penalty: float | None = option(
-        None,
-        "Divide the logits of tokens that were there already by this; drawn or not.",
-        group=DRAWN,
-        syntax=Syntax.NUMBER,
-        least=0.01,
-        most=100,
-        shown="1, none",
-    )
     beams: int = option(
         0,
-        "Answers that an encoder with a decoder keeps beside each other while it searches for the likeliest.",
+        "Width of the beam search of an encoder with a decoder.",
         group=DRAWN,
         syntax=Syntax.WHOLE,
         least=0,
@@ -257,38 +207,37 @@ class GenerationRun:
     )
     times: bool = option(
         False,
-        "Write segments with their times, as sounds longer than a window have them anyway.",
+        "Write segments with their times; sounds longer than a window always get them.",
+        group=SPEECH,
+        syntax=Syntax.FLAG,
+    )
+    word_times: bool = option(
+        False,
+        "Write each word with its times, of a model that was exported with --word-times.",
         group=SPEECH,
         syntax=Syntax.FLAG,
     )
     language: str = option(
-        "", "Language that is spoken: de, German.", group=SPEECH, metavar="NAME", shown="the model chooses"
+        "", "Language that is spoken, such as de or German.", group=SPEECH, metavar="NAME", shown="the model chooses"
     )
     translate: bool = option(
-        False, "Write in English what is said in another language.", group=SPEECH, syntax=Syntax.FLAG
+        False, "Translate speech of another language into English.", group=SPEECH, syntax=Syntax.FLAG
     )
-    voice_activity: str | None = option(
-        None,
-        "A model of voice activity: what it takes for silence is not heard.",
-        group=SPEECH,
-        metavar="MODEL",
-        file_use=FileUse.READ,
-        shown="all is heard",
-    )
+    voice_activity: str | None = _voice_option()
     guesses: int | None = _guesses_option()
     draft: str | None = _draft_option()
     exact: bool = option(
         False,
-        "Run single tokens as several: the same answer with guesses or without; slower.",
+        "Compute a single token in the same way as several, so that guesses change no answer; slower.",
         group=GUESSING,
         syntax=Syntax.FLAG,
     )
     budget: AnswerBudget | None = option(
         None,
-        "Of a language model ttft:200ms,tpot:20ms.",
+        "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
         group="The stream",
         syntax=Syntax.ANSWER_BUDGET,
-        shown="no gate",
+        shown="none for a language model",
     )
     threads: int = threads_option("The stream", "as measured")
 
@@ -297,19 +246,20 @@ class GenerationRun:
 class GenerationServe(ServeFlags):
     """Options of `serve` for a model that writes tokens."""
 
-    context: int = option(
-        0,
-        "Most tokens of a prompt and its answer.",
-        group=LANGUAGE,
-        syntax=Syntax.WHOLE,
-        least=2,
-        shown="the model's",
-    )
+    context: int = context_option("Most tokens of prompt and answer together.")
     system: Path | None = _system_option()
     prefixes: Path | None = _prefixes_option()
+    tpot_ms: float | None = option(
+        None,
+        "If next tokens come more slowly than this, such as 40ms, prompts of others wait.",
+        "--tpot",
+        group=LANGUAGE,
+        syntax=Syntax.MILLISECONDS,
+        shown="prompts do not wait",
+    )
     no_ahead: bool = option(
         False,
-        "Do not compute what a conversation's next prompt begins with while nobody asks.",
+        "Do not compute the beginning of a conversation's next prompt in idle time.",
         group=LANGUAGE,
         syntax=Syntax.FLAG,
     )
@@ -317,10 +267,11 @@ class GenerationServe(ServeFlags):
     draft: str | None = _draft_option()
     exact: bool = option(
         False,
-        "All answers as run --exact gives them: guesses then change no token.",
+        "Give all answers as run --exact does, so that guesses change no token; slower.",
         group=GUESSING,
         syntax=Syntax.FLAG,
     )
+    voice_activity: str | None = _voice_option()
 
 
 CHECKS = ("latency", "accuracy", "size", "memory")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.recipes.texts.answer_defaults import GUESSES
 from edgeopt.recipes.texts.speech import TRANSLATE
 from edgeopt.running.answering import answer_source
+from edgeopt.running.answers import RunListener
 from edgeopt.running.talking import TalkResult, talk
 from edgeopt.running.transcribing import STREAM, needs_times, transcribe_source
 from edgeopt.running.writing import Prompting, WrittenResult, read_system, write_answer
-from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
-from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.sampling import NEEDS_TEMPERATURE, Sampling, sampling_options
 from edgeopt.runtime.decoding.speech.options import SpeechOptions
-from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.system.disk.files import read_text
 from edgeopt.workloads import refuse_others
-from edgeopt.workloads.generation.guessing import GUESSES, NONE, require_guesses
+from edgeopt.workloads.generation.guessing import NONE, require_guesses
 from edgeopt.workloads.generation.options import GenerationRun
 from edgeopt.workloads.generation.source import is_encoder_decoder
 
-_ONLY_DRAWN = ("top_k", "top_p", "min_p", "seed")
-"""Options that say nothing where the likeliest token comes."""
-_DRAWN = ("temperature", *_ONLY_DRAWN, "repetition_penalty", "frequency_penalty", "presence_penalty")
+_REMEDY = "edgeopt run --help lists the options with their limits"
+_DRAWN = tuple(sampling_options())
 _OF_TALKS = (
     *_DRAWN,
     "chat",
@@ -40,56 +40,15 @@ _OF_TALKS = (
 """Options of a conversation."""
 _OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "beams", "threads")
 """Options of an encoder with a decoder."""
-_OF_SPEECH = ("times", "language", "translate", "voice_activity")
+_OF_SPEECH = ("times", "word_times", "language", "translate", "voice_activity")
 """Options that ask for a transcription."""
 _ONLY_PAIRS = ("beams", *_OF_SPEECH)
 """Options that say nothing to a language model."""
 _OF_TRANSCRIPTIONS = (*_OF_SPEECH, "prompt", "output_tokens", "temperature", "seed", "budget", "beams", "threads")
 
 
-class Hears(Protocol):
-    """A listener to answers, who asks in a conversation."""
-
-    def ask(self) -> str | None:
-        """Return the next words of the person; None: there are no more."""
-        ...
-
-    def over(self) -> None:
-        """Hear that an answer of a conversation is over."""
-        ...
-
-    def write(self, piece: Piece, account: Account) -> None:
-        """Hear the next piece, and what the answer took so far."""
-        ...
-
-    def segment(self, segment: SpeechSegment, account: Account, is_timed: bool) -> None:
-        """Hear the next segment of a transcription, what it took so far, and whether its times are the model's."""
-        ...
-
-    def progress(self, what: str, done: int, of: int) -> None:
-        """Hear how far work before the answer is."""
-        ...
-
-
-class _Nobody:
-    def ask(self) -> str | None:
-        return None
-
-    def over(self) -> None:
-        pass
-
-    def write(self, piece: Piece, account: Account) -> None:
-        pass
-
-    def segment(self, segment: SpeechSegment, account: Account, is_timed: bool) -> None:
-        pass
-
-    def progress(self, what: str, done: int, of: int) -> None:
-        pass
-
-
 def work(
-    source: str, options: GenerationRun, hears: Hears | None, sample: str | None = None
+    source: str, options: GenerationRun, hears: RunListener | None, sample: str | None = None
 ) -> WrittenResult | TalkResult:
     """Answer a prompt, or talk; an encoder with a decoder also answers a sound.
 
@@ -99,7 +58,7 @@ def work(
         hears: Hears each piece.
         sample: A .wav file for an encoder with a decoder, or `-`: a WAV on the standard input.
     """
-    hears = hears or _Nobody()
+    hears = hears or RunListener()
     _require_answerable(source, options, sample)
     asked = _asked(options)
     if is_encoder_decoder(source):
@@ -129,7 +88,17 @@ def work(
     if options.chat:
         refuse_others(options, _OF_TALKS, "conversations")
         system = read_system(options.system) if options.system else ""
-        return talk(source, asked, hears.ask, hears.write, hears.over, options.threads, options.context, system)
+        return talk(
+            source,
+            asked,
+            hears.ask,
+            hears.write,
+            hears.over,
+            options.threads,
+            options.context,
+            system,
+            goes_on=hears.talks_on,
+        )
     if options.prefixes is not None and options.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
     prompting = Prompting(
@@ -160,6 +129,7 @@ def _speech_options(options: GenerationRun) -> SpeechOptions:
             task=TRANSLATE if options.translate else "",
             prompt=options.prompt or "",
             times=options.times or None,
+            words=options.word_times,
             beams=options.beams,
             temperatures=() if options.temperature is None else (options.temperature,),
             window_tokens=options.output_tokens or 0,
@@ -192,7 +162,7 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         )
     elif sample is not None:
         raise EdgeoptError("--prompt takes the place of SOURCE", remedy="leave one of them out")
-    drawn = next((name for name in _ONLY_DRAWN if getattr(options, name) is not None), "")
+    drawn = next((name for name in NEEDS_TEMPERATURE if getattr(options, name) is not None), "")
     if drawn and not options.temperature:
         raise EdgeoptError(
             f"--{drawn.replace('_', '-')} is for tokens that are drawn, and none are", remedy="add --temperature 0.8"
@@ -231,9 +201,9 @@ def _asked(options: GenerationRun) -> AnswerOptions:
     try:
         return AnswerOptions(sampling=Sampling(**_known(drawn)), **_known(values))
     except ValueError as error:
-        raise EdgeoptError(
-            str(error), remedy="--schema takes a JSON schema, --grammar a grammar; give one of them"
-        ) from error
+        is_of_form = options.schema or options.grammar
+        remedy = "--schema takes a JSON schema, --grammar a grammar; give one of them" if is_of_form else _REMEDY
+        raise EdgeoptError(str(error), remedy=remedy) from error
 
 
 def _form_in(file: Path | None) -> str | None:

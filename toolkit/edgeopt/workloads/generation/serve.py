@@ -26,8 +26,11 @@ def hosted(source: str, generation_serve: GenerationServe) -> Hosted:
     """
     options = as_serve_options(generation_serve)
     if is_encoder_decoder(source):
-        refuse_others(generation_serve, tuple(ServeFlags.__dataclass_fields__), "encoders with decoders")
-        return hosted_pair(source, options)
+        taken = (*ServeFlags.__dataclass_fields__, "voice_activity")
+        refuse_others(generation_serve, taken, "encoders with decoders")
+        return hosted_pair(source, replace(options, voice=generation_serve.voice_activity or ""))
+    if generation_serve.voice_activity:
+        raise EdgeoptError(f"--voice-activity is for models that hear, and {source} reads texts", remedy="leave it out")
     if generation_serve.prefixes is not None and generation_serve.system is None:
         raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
     require_guesses(generation_serve.guesses, generation_serve.draft)
@@ -40,6 +43,8 @@ def hosted(source: str, generation_serve: GenerationServe) -> Hosted:
         guesses=generation_serve.guesses,
         uses_draft=generation_serve.draft != NONE,
         exact=generation_serve.exact,
-        limits=replace(options.limits, looks_ahead=not generation_serve.no_ahead),
+        limits=replace(
+            options.limits, looks_ahead=not generation_serve.no_ahead, token_s=(generation_serve.tpot_ms or 0.0) / 1e3
+        ),
     )
     return hosted_texts(source, options)

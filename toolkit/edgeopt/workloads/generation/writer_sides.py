@@ -37,7 +37,7 @@ from edgeopt.measurement.resources.trust import Trust, judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.sides import CheckGuard, Quality, SideFacts, Tell
 from edgeopt.measurement.turns.interleaved import Turns
-from edgeopt.recipes.allowed import MAX_RISE, Check
+from edgeopt.recipes.default_limits import MAX_RISE, Check
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.running.writing import find_language_model
 from edgeopt.system.machine.environment import read_environment

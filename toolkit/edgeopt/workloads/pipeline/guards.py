@@ -13,7 +13,7 @@ from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, d
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_accuracy, judge_agreement
 from edgeopt.measurement.sides import Baselined, Tell
 from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge
-from edgeopt.recipes.allowed import MAX_DROP, Check
+from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 
 

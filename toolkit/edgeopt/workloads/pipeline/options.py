@@ -71,7 +71,7 @@ class PipelineOptimize(Options):
     target: str = target_option(optimize.MODEL, required=True)
     out: Path | None = optimize_out_option(optimize.MODEL)
     fps: float | None = option(
-        None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
+        None, "The budget, given as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
     )
     code: Path | None = code_option()
 

@@ -30,7 +30,7 @@ from edgeopt.measurement.sides import CheckGuard, Quality, SideFacts, Tell
 from edgeopt.measurement.turns.interleaved import Pace, Turns, take_turns
 from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, labels_of
-from edgeopt.recipes.allowed import Check
+from edgeopt.recipes.default_limits import Check
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.runtime.pipelines.pipeline import Pipeline
@@ -129,7 +129,8 @@ class PipelineSides:
 
     def limits(self, wishes: Mapping[str, float]) -> Check:
         """Return what `check` allows."""
-        return thresholds_of(Check(), wishes, self.sides[-1].opened.description.max_drop)
+        description = self.sides[-1].opened.description
+        return thresholds_of(description.check, wishes, description.max_drop)
 
     def judge(self, tell: Tell | None) -> PipelineJudge:
         """Return the judge by the labels, or by the answers of the first."""

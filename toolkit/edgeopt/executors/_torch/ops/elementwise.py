@@ -53,10 +53,10 @@ def _power(_node: Node, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _clip(node: Node, x: torch.Tensor, low: torch.Tensor | None = None, high: torch.Tensor | None = None) -> Any:
+    limits = [None if limit is None else limit.to(x.device) for limit in (low, high)]
     if node.opset < 11:
-        return torch.clamp(x, node.get("min", None), node.get("max", None))
-    low, high = (None if one is None else one.to(x.device) for one in (low, high))
-    return x if low is None and high is None else torch.clamp(x, low, high)
+        limits = [node.get("min", None), node.get("max", None)]
+    return x if all(limit is None for limit in limits) else torch.clamp(x, *limits)
 
 
 def _where(_node: Node, choice: torch.Tensor, yes: torch.Tensor, no: torch.Tensor) -> torch.Tensor:

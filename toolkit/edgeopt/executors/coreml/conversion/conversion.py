@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors._conversion.dequantized import dequantized, stored_weights
+from edgeopt.executors._conversion.dequantized import stored_weights
+from edgeopt.executors._conversion.reading import GraphReader
 from edgeopt.executors.coreml.loading import builder
-from edgeopt.graph.graph import Graph, Node, Value, op_name
+from edgeopt.graph.graph import Graph, Node, Value
 
 REMEDY = "leave --emit coreml out for this model, or export it without this node"
 MOST_AXES = 5
@@ -49,8 +50,11 @@ class MilGrid:
         return alike and np.array_equal(self.scale, other.scale) and np.array_equal(self.zero, other.zero)
 
 
-class MilConversion:
+class MilConversion(GraphReader):
     """A graph on its way into a program; used inside the program's function."""
+
+    engine: ClassVar[str] = "Core ML"
+    remedy: ClassVar[str] = REMEDY
 
     def __init__(self, graph: Graph, *, rounds: bool) -> None:
         """Begin.
@@ -60,7 +64,8 @@ class MilConversion:
             rounds: Pairs of QuantizeLinear and DequantizeLinear between nodes round as the model says; otherwise only
                 their limits are kept, and weights alone are integers.
         """
-        self.graph, self.rounds = graph, rounds
+        super().__init__(graph)
+        self.rounds = rounds
         self.mb = builder()
         self._carriers: dict[Value, Any] = {}
         self._turned: dict[Value, tuple[Any, Order]] = {}
@@ -76,17 +81,11 @@ class MilConversion:
         Raises:
             UnsupportedError: If it is not known before the model runs, or has more axes than Core ML.
         """
-        constant = self.graph.constant(value)
-        shape = constant.shape if constant is not None else self.graph.shape(value)
-        name = value.name if value else ""
-        if shape is None or 0 in shape:
-            raise UnsupportedError(
-                f"Core ML's files are written with every shape in numbers, and {name!r} has none",
-                remedy="export the model with fixed shapes, or give a recipe that names the size",
-            )
+        shape = super().shape(value)
         if len(shape) > MOST_AXES:
+            name = value.name if value else ""
             raise UnsupportedError(f"Core ML has no tensors of {len(shape)} axes ({name})", remedy=REMEDY)
-        return tuple(int(size) for size in shape)
+        return shape
 
     def dtype(self, value: Value | None) -> str:
         """Return the type of a tensor as MIL calls it.
@@ -104,34 +103,10 @@ class MilConversion:
             raise UnsupportedError(f"{shown!r} is {name}, which no Core ML file is written for", remedy=REMEDY)
         return _TYPES[name]
 
-    def constant(self, value: Value | None) -> NDArray[Any] | None:
-        """Return the numbers of a constant, of one that is stored in integers too; None where it is computed."""
-        array = self.graph.constant(value)
-        return dequantized(self.graph, value) if array is None else array
-
-    def numbers(self, node: Node, place: int) -> NDArray[Any] | None:
-        """Return the numbers of an input that must be constant; None where it is left out.
-
-        Raises:
-            UnsupportedError: If it is computed.
-        """
-        value = node.inputs[place] if place < len(node.inputs) else None
-        if value is None:
-            return None
-        array = self.constant(value)
-        if array is None:
-            raise self.refuse(node, f"with its input {place} computed")
-        return array
-
     def whole_numbers(self, node: Node, place: int) -> tuple[int, ...]:
         """Return the whole numbers of an input that must be constant; empty where it is left out."""
         array = self.numbers(node, place)
         return () if array is None else tuple(int(number) for number in array.reshape(-1))
-
-    def refuse(self, node: Node, how: str) -> UnsupportedError:
-        """Return the error for a node that Core ML lacks, or lacks in this form."""
-        reason = f"Core ML has no {op_name(node)}{f' {how}' if how else ''} ({node.name})"
-        return UnsupportedError(reason, remedy=REMEDY)
 
     # Variables
 

@@ -9,8 +9,7 @@ from collections.abc import Collection
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._conversion.folding import fold, join_gelus
-from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
-from edgeopt.executors.litert.conversion.fusions import with_activations
+from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
 from edgeopt.executors.litert.conversion.ops import FLOATS, Convert, integer_ops, known_ops, other_types

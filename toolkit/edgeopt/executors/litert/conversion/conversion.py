@@ -7,23 +7,22 @@ An ONNX Transpose then costs nothing by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors._conversion.dequantized import dequantized
-from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork
-from edgeopt.graph.graph import Graph, Node, Value, attribute, op_name
+from edgeopt.executors._conversion.reading import GraphReader
+from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork, TfliteOperator
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 
 Order: TypeAlias = tuple[int, ...]
 """For each axis of the tensor as it is stored: the axis of the model's tensor that lies there."""
 MOST_AXES = 6
 """Axes that LiteRT's Transpose knows."""
-_REMEDY = "choose a target of another engine, such as --target cpu"
 ANY_TYPE = frozenset({"float32", "int32", "int64", "uint8", "bool"})
 WHOLE_NUMBERS = frozenset({"float32", "int32", "int64", "bool"})
 """Types that comparisons take; on unsigned bytes they end the process."""
@@ -54,8 +53,11 @@ class TfliteStep:
         return attribute(self.node, name, default)
 
 
-class TfliteConversion:
+class TfliteConversion(GraphReader):
     """A graph on its way into a network."""
+
+    engine: ClassVar[str] = "LiteRT"
+    remedy: ClassVar[str] = "choose a target of another engine, such as --target cpu"
 
     def __init__(self, graph: Graph, *, pictures_last: bool) -> None:
         """Add the inputs.
@@ -64,7 +66,7 @@ class TfliteConversion:
             graph: Every shape known.
             pictures_last: Inputs of four axes have their channels last, as apps for LiteRT have them.
         """
-        self.graph = graph
+        super().__init__(graph)
         self.network = TfliteNetwork()
         self._carriers: dict[Value, dict[Order, int]] = {}
         self._grids: dict[Value, Grid] = {}
@@ -79,21 +81,6 @@ class TfliteConversion:
 
     # What is known
 
-    def shape(self, value: Value | None) -> tuple[int, ...]:
-        """Return the shape of a tensor.
-
-        Raises:
-            UnsupportedError: If it is not known before the model runs.
-        """
-        constant = self.graph.constant(value)
-        shape = constant.shape if constant is not None else self.graph.shape(value)
-        if shape is None or 0 in shape:
-            raise UnsupportedError(
-                f"LiteRT's files are written with every shape in numbers, and {value.name if value else ''!r} has none",
-                remedy="export the model with fixed shapes, or give a recipe that names the size",
-            )
-        return tuple(int(size) for size in shape)
-
     def dtype(self, value: Value) -> str:
         """Return the type of a tensor.
 
@@ -106,32 +93,8 @@ class TfliteConversion:
         dtype = constant.dtype if constant is not None else self.graph.dtype(value)
         name = "float32" if dtype is None else dtype.name
         if name not in ANY_TYPE:
-            raise UnsupportedError(f"{value.name!r} is {name}, which no LiteRT file is written for", remedy=_REMEDY)
+            raise UnsupportedError(f"{value.name!r} is {name}, which no LiteRT file is written for", remedy=self.remedy)
         return name
-
-    def numbers(self, node: Node, place: int) -> NDArray[Any] | None:
-        """Return the numbers of an input that must be constant; None where it is left out.
-
-        Raises:
-            UnsupportedError: If it is computed.
-        """
-        value = node.inputs[place] if place < len(node.inputs) else None
-        if value is None:
-            return None
-        array = self.constant(value)
-        if array is None:
-            raise self.refuse(node, f"with its input {place} computed")
-        return array
-
-    def constant(self, value: Value | None) -> NDArray[Any] | None:
-        """Return the numbers of a constant, of one that is stored in integers too; None where it is computed."""
-        array = self.graph.constant(value)
-        return dequantized(self.graph, value) if array is None else array
-
-    def refuse(self, node: Node, what: str) -> UnsupportedError:
-        """Return the error for a node that LiteRT lacks, or lacks in this form."""
-        said = f"LiteRT has no {op_name(node)}{f' {what}' if what else ''} ({node.name})"
-        return UnsupportedError(said, remedy=_REMEDY)
 
     # Tensors
 
@@ -176,7 +139,7 @@ class TfliteConversion:
             return
         node = self.graph.producer(value, "DequantizeLinear")
         if node is None or node.inputs[0] not in self._grids:
-            raise UnsupportedError(f"LiteRT has nothing that makes {value.name!r}", remedy=_REMEDY)
+            raise UnsupportedError(f"LiteRT has nothing that makes {value.name!r}", remedy=self.remedy)
         order = self.order(node.inputs[0])
         made = self.network.tensor(str(value.name), self.stored_shape(value, order))
         self.network.add("DEQUANTIZE", [self.tensor(node.inputs[0], order)], [made])
@@ -191,7 +154,7 @@ class TfliteConversion:
                 return self.reshaped(place, [shape[axis] for axis in order])
         known, place = next(iter(carriers.items()))
         if len(order) > MOST_AXES:
-            raise UnsupportedError(f"LiteRT transposes at most {MOST_AXES} axes ({value.name})", remedy=_REMEDY)
+            raise UnsupportedError(f"LiteRT transposes at most {MOST_AXES} axes ({value.name})", remedy=self.remedy)
         return self.transposed(place, [known.index(axis) for axis in order])
 
     def stored_shape(self, value: Value, order: Order) -> list[int]:
@@ -267,3 +230,37 @@ class TfliteConversion:
         made = self.network.like(places[0], f"{code.lower()}_{len(self.network.tensors)}", shape)
         self.network.add(code, places, [made], **options)
         return made
+
+
+# Activations that the operator before them computes itself.
+
+_FUSES = frozenset(
+    {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "DIV", "MAX_POOL_2D", "AVERAGE_POOL_2D"}
+    | {"TRANSPOSE_CONV"}
+)
+_FIELD = "fusedActivationFunction"
+_LIMITERS = ("RELU", "RELU6", "RELU_N1_TO_1")
+
+
+def with_activations(network: TfliteNetwork, outputs: Collection[int]) -> TfliteNetwork:
+    """Return the network with limits computed by the operators before them.
+
+    Args:
+        network: Its operators in the order in which they run.
+        outputs: Places of tensors that leave the model.
+    """
+    counts = Counter(place for operator in network.operators for place in operator.inputs)
+    limits = {operator.inputs[0]: operator for operator in network.operators if operator.code in _LIMITERS}
+    made, taken = list[TfliteOperator](), set[int]()
+    for operator in network.operators:
+        if operator.code in _LIMITERS and operator.inputs[0] in taken:
+            continue
+        limit = limits.get(operator.outputs[0])
+        alone = counts[operator.outputs[0]] == 1 and operator.outputs[0] not in outputs
+        if operator.code in _FUSES and limit is not None and alone and operator.options.get(_FIELD, "NONE") == "NONE":
+            taken.add(operator.outputs[0])
+            options = {**operator.options, _FIELD: limit.code}
+            operator = replace(operator, outputs=limit.outputs, options=options)
+        made.append(operator)
+    network.operators = made
+    return network

@@ -8,8 +8,7 @@ with the node at fault, and nothing is believed: callers compare numbers.
 from __future__ import annotations
 
 from edgeopt.executors._conversion.folding import fold, join_gelus
-from edgeopt.executors.ncnn.conversion.conversion import Conversion
-from edgeopt.executors.ncnn.conversion.fusions import fused, with_copies
+from edgeopt.executors.ncnn.conversion.conversion import Conversion, fused, with_copies
 from edgeopt.executors.ncnn.conversion.network import text_of, weights_of, with_splits, without_unread
 from edgeopt.executors.ncnn.conversion.ops import known_ops
 from edgeopt.executors.ncnn.file import NcnnFile, NcnnPort
@@ -21,7 +20,8 @@ def to_ncnn(model: Model) -> NcnnFile:
     """Return a model as ncnn loads it.
 
     Args:
-        model: Every shape known, one picture, float32 inputs and outputs; pairs of QuantizeLinear and DequantizeLinear
+        model: Every shape known, one picture, float32 outputs; inputs too, or pictures in uint8 whose first nodes make
+            floats of them; pairs of QuantizeLinear and DequantizeLinear
             on int8 without a zero point become integer layers with these very scales.
 
     Raises:
@@ -33,7 +33,7 @@ def to_ncnn(model: Model) -> NcnnFile:
     conversion, ops = Conversion(graph), known_ops()
     for node in graph.nodes():
         name = op_name(node)
-        if name == "Constant":
+        if name == "Constant" or node in conversion.written:
             continue
         if name not in ops:
             raise conversion.refuse(node, "")
@@ -42,15 +42,21 @@ def to_ncnn(model: Model) -> NcnnFile:
         conversion.require_float(value)
     outputs = {f"out{i}": conversion.blob(value) for i, value in enumerate(graph.outputs)}
     layers = fused(without_unread(conversion.network.layers, outputs.values()), outputs.values())
-    dims = {blob: conversion.dims(value) for blob, value in zip(conversion.inputs, graph.inputs, strict=True)}
+    dims = {
+        blob: conversion.pictures.get(value) or conversion.dims(value)
+        for blob, value in zip(conversion.inputs, graph.inputs, strict=True)
+    }
     layers = with_splits(with_copies(layers, dims), outputs)
     given = [layer.outputs[0] for layer in layers if layer.kind == "Input"]
-    ports = [
+    made = [
         NcnnPort(str(value.name), blob, conversion.shape(value), conversion.dims(value))
-        for value, blob in (
-            *zip(graph.inputs, given, strict=True),
-            *zip(graph.outputs, outputs, strict=True),
-        )
+        for value, blob in zip(graph.outputs, outputs, strict=True)
     ]
-    count = len(graph.inputs)
-    return NcnnFile(text_of(layers), weights_of(layers), tuple(ports[:count]), tuple(ports[count:]))
+    ports = [
+        NcnnPort(
+            str(value.name), blob, conversion.shape(value), dims[whole],
+            "uint8" if value in conversion.pictures else "float32",
+        )
+        for value, blob, whole in zip(graph.inputs, given, conversion.inputs, strict=True)
+    ]  # fmt: skip
+    return NcnnFile(text_of(layers), weights_of(layers), tuple(ports), tuple(made))

@@ -44,6 +44,10 @@ class _Parts:
     bits: int
 
 
+WITH_LOWS = ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K")
+"""Types whose blocks begin at a number that is no multiple of their scale."""
+
+
 def is_kept(form: str) -> bool:
     """Return whether blocks of the engine hold a type."""
     return form in _READERS

@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, UnsupportedError
 from edgeopt.export.decoder.gguf.blocks import is_kept, pack_gguf
+from edgeopt.export.decoder.gguf.experts import KINDS as WITH_EXPERTS
+from edgeopt.export.decoder.gguf.experts import NAMES, expert_of, place_of, read_experts
 from edgeopt.export.decoder.gguf.head import require_bounded_head
+from edgeopt.export.decoder.granite import PLAIN, Factors
 from edgeopt.export.decoder.llama import LlamaConfiguration, require_sizes
 from edgeopt.export.decoder.packed import PackedMatrix, kept_notes
 from edgeopt.export.decoder.positions import DIVIDED, Positions
@@ -29,12 +32,14 @@ from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.files import require_regular
 
-_KINDS = ("llama", "qwen2", "qwen3")
+_KINDS = ("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmoe", "granite", "granitemoe")
 """`general.architecture`; Mistral calls itself llama."""
 _REMEDY = "download or convert it again"
 _OTHER = "edgeopt export hf:FOLDER, of the folder from which it was converted"
 _OF_TYPE = re.compile(r"(?:np\.\w+\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _MATRIX = 2
+_NEIGHBOURS = ("llama", "granite", "granitemoe")
+"""Those of which llama.cpp turns neighbours."""
 _DIVISORS = "rope_freqs.weight"
 """What llama.cpp divides the frequency of each pair by: Llama 3.1 and later have it."""
 _BY_LENGTH = ("rope_factors_long.weight", "rope_factors_short.weight")
@@ -55,6 +60,7 @@ BLOCK_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    **NAMES,
 }
 """Hugging Face's names of parts to llama.cpp's."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -64,13 +70,15 @@ NORMAL, CONTROL, _OWN = 1, 3, 4
 _OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
 _PATTERNS = {
     "gpt-2": "",
+    "olmo": "",
     "smollm": r"\p{N}",
+    "refact": r"\p{N}",
     **dict.fromkeys(_OF_LLAMA_3, WORDS.replace("NUMBERS", r"\p{N}{1,3}")),
     "qwen2": WORDS.replace("NUMBERS", r"\p{N}"),
     "tekken": OF_TEKKEN,
 }
 """`tokenizer.ggml.pre` to how a text is cut in words, as in llama.cpp (`llama-vocab.cpp`); empty: as GPT-2 does."""
-_AS_GPT_2 = ("gpt-2", "smollm")
+_AS_GPT_2 = ("gpt-2", "olmo", "smollm", "refact")
 """What the pattern leaves is cut in words as GPT-2 does."""
 _BEGIN = (*_OF_LLAMA_3, "tekken")
 """Whole words are tokens at once; texts begin with a first token where the file says nothing else, as in llama.cpp."""
@@ -134,7 +142,9 @@ class GgufFile:
         stored = self._tensor(name)
         if stored.tensor_type.name not in _FLOATS:
             self._read[stored.tensor_type.name].add(stored.name)
-        made = self._floats(stored)
+        made = self._floats(stored, expert_of(stored.data, place_of(name)[1]))
+        if len(shape) == _MATRIX and shape[0] == 1 and made.ndim == 1:  # a gate of one row
+            made = made[None]
         self._require_shape(stored.name, made.shape, shape)
         if not np.isfinite(made).all():
             raise InvalidFileError(f"{self.file}: {stored.name} holds NaN or infinity", remedy=_REMEDY)
@@ -152,7 +162,8 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or has scales that are no numbers.
         """
         stored = self._tensor(name)
-        made = pack_gguf(stored.data, stored.tensor_type.name) if stored.data.ndim == len(shape) == _MATRIX else None
+        data = expert_of(stored.data, place_of(name)[1])
+        made = pack_gguf(data, stored.tensor_type.name) if data.ndim == len(shape) == _MATRIX else None
         if made is None:
             return None
         self._require_shape(stored.name, (made.outputs, made.inputs), shape)
@@ -180,9 +191,11 @@ class GgufFile:
             raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         return stored
 
-    def _floats(self, stored: Any) -> NDArray[np.float32]:
+    def _floats(self, stored: Any, data: NDArray[Any] | None = None) -> NDArray[np.float32]:
+        """Return the floats of a tensor, or of the matrix of it that is given as it is stored."""
         try:
-            return np.ascontiguousarray(self._dequantize(stored.data, stored.tensor_type), np.float32)
+            raw = stored.data if data is None else data
+            return np.ascontiguousarray(self._dequantize(raw, stored.tensor_type), np.float32)
         except NotImplementedError as error:
             raise UnsupportedError(
                 f"{self.file}: {stored.name} is {stored.tensor_type.name}, which is not read",
@@ -196,7 +209,7 @@ class GgufFile:
 
     def _turned_heads(self, name: str) -> int:
         """Return how many heads' rows llama.cpp orders as neighbours; 0: none, rows are as Hugging Face has them."""
-        part = re.search(r"self_attn\.([qk])_proj", name) if self._kind == "llama" else None
+        part = re.search(r"self_attn\.([qk])_proj", name) if self._kind in _NEIGHBOURS else None
         return 0 if part is None else self._config.heads if part[1] == "q" else self._config.kv_heads
 
     def write_tokenizer(self, folder: Path) -> None:
@@ -258,8 +271,6 @@ class GgufFile:
                 f"{self.file} is one of several files of a model",
                 remedy="join them with llama.cpp: llama-gguf-split --merge FIRST.gguf WHOLE.gguf",
             )
-        if self._own("expert_count", 0):
-            raise UnsupportedError(f"{self.file} is a mixture of experts, which is not read from GGUF", remedy=_OTHER)
         if by_length := next((name for name in _BY_LENGTH if name in self._tensors), ""):
             raise UnsupportedError(
                 f"{self.file} scales its positions by the length of a text ({by_length}), which is not read from GGUF",
@@ -276,12 +287,14 @@ class GgufFile:
             head = int(self._own("attention.key_length", hidden // heads))
             context = int(self._own("context_length"))
             end, begin = (self._told(f"tokenizer.ggml.{name}_token_id", None) for name in ("eos", "bos"))
+            layers = int(self._own("block_count"))
+            mixture = read_experts(self._kind, self._own, self._tensors, layers, self.file)
             configuration = LlamaConfiguration(
-                kind=self._kind,
+                kind=self._kind if mixture is None else WITH_EXPERTS[self._kind],
                 vocabulary=int(self._tensors["token_embd.weight"].shape[1]),
                 hidden=hidden,
-                inner=int(self._own("feed_forward_length")),
-                layers=int(self._own("block_count")),
+                inner=int(self._own("feed_forward_length")) or (mixture.inner if mixture else 0),
+                layers=layers,
                 heads=heads,
                 kv_heads=int(self._own("attention.head_count_kv", heads)),
                 head=head,
@@ -292,6 +305,8 @@ class GgufFile:
                 window=int(self._own("attention.sliding_window", 0)),
                 end=() if end is None else (int(end),),
                 begin=() if begin is None else (int(begin),),
+                mixture=mixture,
+                factors=self._factors(),
             )
         except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
             raise InvalidFileError(
@@ -316,6 +331,18 @@ class GgufFile:
         if not (np.isfinite(divisors) & (divisors > 0)).all():
             raise InvalidFileError(f"{self.file}: {_DIVISORS} holds numbers that are not above 0", remedy=_REMEDY)
         return Positions(theta, DIVIDED, divisors=tuple(divisors.tolist()))
+
+    def _factors(self) -> Factors:
+        """Return what a Granite multiplies; another type has no such entries.
+
+        Source: llama.cpp, `src/models/granite.cpp` and `GraniteModel` of `convert_hf_to_gguf.py`.
+        """
+        if "granite" not in self._kind:
+            return PLAIN
+        embedding, residual = (float(self._own(f"{name}_scale", 0.0)) or 1.0 for name in ("embedding", "residual"))
+        return Factors(
+            embedding, residual, float(self._own("attention.scale", 0.0)), 1 / float(self._own("logit_scale"))
+        )
 
     def _own(self, name: str, *other: Any) -> Any:
         return self._told(f"{self._kind}.{name}", *other)
@@ -349,7 +376,10 @@ class GgufFile:
 
 
 def gguf_name(name: str) -> str:
-    """Return llama.cpp's name of a tensor."""
+    """Return llama.cpp's name of a tensor; of an expert, that of the tensor of all of a layer."""
+    name, place = place_of(name)
+    if place is not None:
+        return name
     body, _, end = name.rpartition(".")
     layer = _LAYER.fullmatch(body)
     inner = layer[2] if layer else body

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.export.decoder.gguf.file import BLOCK_NAMES, CONTROL, NORMAL, gguf_name
+from edgeopt.export.decoder.granite import PLAIN
 from edgeopt.export.decoder.llama import LlamaConfiguration
 from edgeopt.export.decoder.tensors_file import NamedTensors
 from edgeopt.system.declared.optional import require
@@ -52,9 +53,16 @@ def write_gguf_file(
         InvalidFileError: If weights are missing, or of another shape.
     """
     package, quants = (require(module, extra="gguf", purpose=_PURPOSE) for module in ("gguf", "gguf.quants"))
-    if config.positions.scaling != "default" or config.window or config.mixture or config.hybrid:
+    if (
+        config.positions.scaling != "default"
+        or config.window
+        or config.mixture
+        or config.hybrid
+        or config.factors != PLAIN
+    ):
         what = "a window of attention" if config.window else f"positions scaled as {config.positions.scaling}"
-        what = "a mixture of experts" if config.mixture else "layers with states" if config.hybrid else what
+        what = "factors on its sums" if config.factors != PLAIN else what
+        what = "layers with states" if config.hybrid else "a mixture of experts" if config.mixture else what
         raise UnsupportedError(f"{name} has {what}, which is not written as GGUF", remedy="convert it with llama.cpp")
     kind = "llama" if config.kind in _AS_LLAMA else config.kind
     writer = package.GGUFWriter(None, kind)

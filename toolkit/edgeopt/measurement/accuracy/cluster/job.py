@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
+from edgeopt.graph.tensors import Frame, ReducedPicture, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.recipes.inputs.pictures import decode_picture
+from edgeopt.recipes.inputs.jpeg import ReducedDecoding
+from edgeopt.recipes.inputs.pictures import decode_sample
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
 from edgeopt.tasks import Task
@@ -28,6 +29,34 @@ class SentFile:
 
     digest: str
     origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentPictures:
+    """Reads pictures whose files were sent."""
+
+    names: tuple[str, ...]
+    data: tuple[bytes, ...]
+    top: int = 0
+    """As `read_picture` takes it."""
+    decoding: ReducedDecoding | None = None
+
+    def __call__(self, index: int) -> Frame | ReducedPicture:
+        """Return the i-th picture; raises InvalidFileError where it does not decode."""
+        sample = decode_sample(self.data[index], self.decoding, self.top)
+        if sample is None:
+            name = self.names[index]
+            raise InvalidFileError(f"{name} does not decode as a picture", remedy="remove the file or copy it again")
+        return sample
+
+    def select(self, kept: Sequence[int]) -> SentPictures:
+        """Return what reads the pictures at these places only."""
+        names, data = tuple(self.names[i] for i in kept), tuple(self.data[i] for i in kept)
+        return replace(self, names=names, data=data)
+
+    def decoded_by(self, decoding: ReducedDecoding) -> SentPictures:
+        """Return what decodes them so."""
+        return replace(self, decoding=decoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +74,9 @@ class FrameFiles:
     def frames(self, data: Sequence[bytes]) -> Frames:
         """Return the frames, given the files' content."""
         if not self.is_packed:
-            return Frames(self.names, lambda i: self._decoded(data[i], i), Path("sent"), kind=self.kind)
+            return Frames(self.names, SentPictures(self.names, tuple(data), self.top), Path("sent"), kind=self.kind)
         samples = pickle.loads(data[0])  # it was written by the program that sends tasks to this worker
         return Frames(self.names, lambda i: samples[i], Path("sent"), kind=self.kind)
-
-    def _decoded(self, data: bytes, index: int) -> Frame:
-        frame = decode_picture(data, self.top)
-        if frame is None:
-            name = self.names[index]
-            raise InvalidFileError(f"{name} does not decode as a picture", remedy="remove the file or copy it again")
-        return frame
 
 
 @dataclass(frozen=True, slots=True)

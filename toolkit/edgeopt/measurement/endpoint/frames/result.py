@@ -144,15 +144,17 @@ class FrameServerResult(BenchResult):
         return (JudgedLimit("budget", self.budget.verdict, self.budget.told(" or without an answer")),)
 
     def raw_files(self) -> Mapping[str, Samples | str]:
-        """Return the raw samples by encoding, and those under the load."""
-        files = {f"samples-{times.encoding}.npz": times.samples for times in self.alone}
-        return files | ({"samples-load.npz": self.loaded.samples} if self.loaded else {})
+        """Return the raw samples under the load, and those by encoding, the fastest first."""
+        files = {"samples-load.npz": self.loaded.samples} if self.loaded else {}
+        alone = sorted(self.alone, key=lambda times: times is not self.fastest)
+        return files | {f"samples-{times.encoding}.npz": times.samples for times in alone}
 
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         plain = ("address", "interface", "model", "sent", "trip_ms", "smallest", "tells_sending", "load")
         return {
             **{name: getattr(self, name) for name in plain},
+            "source": f"{self.sent}, as {self.judged_times.encoding}",
             "once": {name: asdict(summary) for name, summary in self.once.items()},
             "smallest_time": asdict(self.smallest_time),
             "alone": [times.as_json() for times in self.alone],

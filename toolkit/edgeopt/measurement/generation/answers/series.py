@@ -9,7 +9,7 @@ from time import monotonic
 import numpy as np
 
 from edgeopt.measurement.generation.answers.answered import Answered
-from edgeopt.measurement.generation.answers.times import summary_of
+from edgeopt.measurement.generation.answers.times import TimedAnswer, summary_of
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers
 from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.result import LengthTimes
@@ -22,6 +22,9 @@ LEAST_ANSWERS = 6
 """Least answers of each length: fewer give a median no interval."""
 LONGER = 12
 """Times the seconds asked for, while a budget is not decided."""
+_MOST_BLOCKS, _BLOCK = 20, 2
+"""Blocks of a run at most, and rounds of each at least: of six rounds there are three blocks, the fewest that have an
+interval."""
 _WARM_UP = 1
 """Answers of each length that are not counted."""
 
@@ -79,19 +82,30 @@ class AnswerSeries:
 
 def samples_of_series(series: Sequence[AnswerSeries], model: str) -> Samples:
     """Return answers as raw samples in the order in which they were written; each kind of prompt is an input."""
-    rows = [
-        (number, answer)
-        for answers in zip(*(each.answers for each in series), strict=True)
-        for number, answer in enumerate(answers)
-    ]
+    rows = [answer for answers in zip(*(each.answers for each in series), strict=True) for answer in answers]
+    return samples_of_answers(rows, len(series), model)
+
+
+def samples_of_answers(answers: Sequence[TimedAnswer], kinds: int, model: str) -> Samples:
+    """Return whole answers as raw samples, in blocks of rounds that a later comparison takes medians of.
+
+    Args:
+        answers: In the order in which they were written, one to each kind of prompt after the other.
+        kinds: How many kinds of prompts there are.
+        model: That wrote them.
+    """
+    order = np.arange(len(answers), dtype=np.int64)
+    rounds = max(len(answers) // max(kinds, 1), 1)
+    blocks = min(_MOST_BLOCKS, max(rounds // _BLOCK, 1))
     return Samples(
         stages=PARTS[1:],
-        times_ns=np.array([(answer.ttft_ns, answer.tpot_ns) for _, answer in rows], np.int64).reshape(-1, 2),
-        frame_ns=np.array([answer.end_ns for _, answer in rows], np.int64),
-        warmup=np.zeros(len(rows), np.bool_),
+        times_ns=np.array([(answer.ttft_ns, answer.tpot_ns) for answer in answers], np.int64).reshape(-1, 2),
+        frame_ns=np.array([answer.end_ns for answer in answers], np.int64),
+        warmup=np.zeros(len(answers), np.bool_),
         variant=model,
         whole=PARTS[0],
-        input_id=np.array([number for number, _ in rows], np.int64),
+        input_id=order % max(kinds, 1),
+        round_id=order // max(kinds, 1) * blocks // rounds,
     )
 
 

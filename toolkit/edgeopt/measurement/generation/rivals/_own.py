@@ -19,8 +19,9 @@ class _OwnEngine:
             request.file, request.threads, request.context, entries=request.entries or {}
         )
         precision, prefill = self._model.origin.precision, self._model.prefill
+        elsewhere = self._model.elsewhere
         self.settings: Mapping[str, str] = {
-            "engine": "edgeopt on ONNX Runtime",
+            "engine": f"edgeopt on {elsewhere.engine_name if elsewhere else 'ONNX Runtime'}",
             **({"prompts": f"on {prefill.engine_name}, in parts of {self._model.chunk}"} if prefill else {}),
             **({"form": precision} if precision else {}),
             "threads": str(self._model.origin.threads),

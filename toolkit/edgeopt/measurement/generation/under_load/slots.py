@@ -13,7 +13,8 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.generation.under_load.load import LoadRun, planned_s, run_load
 from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.load.models import Load
-from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
+from edgeopt.recipes.texts.answer_defaults import SLOTS
+from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.amounts import Tenths
@@ -49,7 +50,7 @@ def measure_in_slots(
         opened: The model.
         texts: Tokens of which prompts are cut.
         load: When requests come.
-        slots: One or more; none: 4.
+        slots: One or more; none: `SLOTS`.
         prompt_tokens: Lengths of prompts.
         output_tokens: Of each answer.
         seconds: Each run takes at least so long.

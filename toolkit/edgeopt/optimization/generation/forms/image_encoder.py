@@ -24,7 +24,9 @@ from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED, Change, Ratio, ratio_of_rounds
 from edgeopt.optimization.generation.forms.kinds import EIGHT_BITS_BLOCK
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.one_step.quantize import TIME_LIMIT_S, quantize
+from edgeopt.optimization.generation.workplace import DecoderStart
+from edgeopt.optimization.one_step.limits import SEARCH_S
+from edgeopt.optimization.one_step.quantize import quantize
 from edgeopt.recipes.inputs.pictures import pictures_of, read_picture
 from edgeopt.recipes.inputs.preprocess import Input, Preprocess
 from edgeopt.recipes.inputs.seen.table import ImageTable
@@ -36,10 +38,8 @@ from edgeopt.runtime.decoding.binding import open_image_reader
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.image_reader import ImageReader
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
-from edgeopt.system.declared.target import Target
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.system.text import plural
@@ -72,38 +72,20 @@ def file_of_encoder(recipe: Recipe, chosen: ChosenEncoder | None) -> Path:
     return recipe.folder / recipe.image.encoder if chosen is None else chosen.file
 
 
-def encoder_in_int8(
-    original: LanguageModel,
-    recipe: Recipe,
-    options: LanguageOptions,
-    *,
-    target: str,
-    device: Target,
-    folder: Path,
-    threads: int,
-    listener: Listener,
-) -> tuple[ChosenEncoder | None, Note]:
+def encoder_in_int8(start: DecoderStart) -> tuple[ChosenEncoder | None, Note]:
     """Return the INT8 form of the encoder that is faster and keeps the answers, or None; and what is to be told of it.
 
     Args:
-        original: The model in float, open.
-        recipe: Of the model, with the folder in which its files lie.
-        options: `pictures` names the folder of pictures, `max_rise` bounds the loss.
-        target: As it was named.
-        device: The same, read.
-        folder: Output folder of the run.
-        threads: Of the engine.
-        listener: Hears how far it is.
+        start: The model; `pictures` of its options names the folder of pictures, `max_rise` bounds the loss.
 
     Raises:
         EdgeoptError: If the folder holds too few pictures.
     """
-    frames = _frames(Path(options.pictures))
+    run, recipe, options = start.run, start.recipe, start.run.options
+    listener, place, frames = run.shares.listener, start.left.folder / FOLDER, _frames(Path(options.pictures))
     if recipe.image.patch:
-        judging = frames[:: -(-len(frames) // _MOST_JUDGING)]
-        return _of_any_grid(original, recipe, options, device, folder / FOLDER, judging, threads, listener)
+        return _of_any_grid(start, place, frames[:: -(-len(frames) // _MOST_JUDGING)])
     judging = frames[::_HELD_BACK][:_MOST_JUDGING]
-    place = folder / FOLDER
     calibrating = [frame for i, frame in enumerate(frames) if i % _HELD_BACK]
     count = _write_tiles(calibrating, recipe.image, place / "tiles")
     recipe_file = place / "recipe.toml"
@@ -112,20 +94,20 @@ def encoder_in_int8(
     try:
         made = quantize(
             recipe.folder / recipe.image.encoder,
-            target=target,
+            target=run.named,
             calib=place / "tiles",
             out=place / "image_encoder.onnx",
             recipe=str(recipe_file),
-            threads=threads,
-            time_limit_s=TIME_LIMIT_S if options.time_limit_s is None else _SHARE * options.time_limit_s,
+            threads=run.threads,
+            time_limit_s=SEARCH_S if options.time_limit_s is None else _SHARE * options.time_limit_s,
             say=listener.say,
         )
     except UnsupportedError as error:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {error.problem}")
-    if made.chosen is None or made.file is None or made.chosen.speed_ratio <= 1:
+    if made.chosen is None or made.file is None or (made.chosen.speed_ratio or 0.0) <= 1:
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: {made.reason}")
     listener.say(f"{plural(len(judging), 'picture')} that did not calibrate judge it by the original's answers")
-    judged = judge_encoder(original, recipe, made.file, judging, options.output_tokens, threads)
+    judged = judge_encoder(start.original, recipe, made.file, judging, options.output_tokens, run.threads)
     told = judged.told(options.max_rise, len(judging), f", rows agree by {made.chosen.agreement:.4f}")
     if not judged.is_better(options.max_rise):
         return None, Note(NoteKind.INFO, f"the encoder of pictures stays in float: in INT8 {told}")
@@ -133,25 +115,19 @@ def encoder_in_int8(
     return ChosenEncoder(made.file, "w8a8", str(judged.speed)), note
 
 
-def _of_any_grid(
-    original: LanguageModel,
-    recipe: Recipe,
-    options: LanguageOptions,
-    device: Target,
-    place: Path,
-    judging: Sequence[Frame],
-    threads: int,
-    listener: Listener,
-) -> tuple[ChosenEncoder | None, Note]:
+def _of_any_grid(start: DecoderStart, place: Path, judging: Sequence[Frame]) -> tuple[ChosenEncoder | None, Note]:
     """Return the fastest form of an encoder of any grid that keeps the answers, or None; and what is to be told."""
+    run, recipe, options = start.run, start.recipe, start.run.options
     place.mkdir(parents=True, exist_ok=True)
     model = load_model(recipe.folder / recipe.image.encoder)
     best, lost = None, list[str]()
     for precision in ("w8a8", "w8"):
         require_time()
-        listener.say(f"make the encoder of pictures in {precision}; {plural(len(judging), 'picture')} judge it")
+        run.shares.listener.say(
+            f"make the encoder of pictures in {precision}; {plural(len(judging), 'picture')} judge it"
+        )
         if precision == "w8a8":
-            made = make_dynamic(model, device.rules_here)
+            made = make_dynamic(model, run.device.rules_here)
         else:
             made = make_weight_only(model, 8, EIGHT_BITS_BLOCK)
         if not made.changes:
@@ -159,7 +135,7 @@ def _of_any_grid(
             continue
         file = place / f"{precision}.onnx"
         save_model(made.model, file)
-        judged = judge_encoder(original, recipe, file, judging, options.output_tokens, threads)
+        judged = judge_encoder(start.original, recipe, file, judging, options.output_tokens, run.threads)
         told = f"{precision}: {judged.told(options.max_rise, len(judging))}"
         if not judged.is_better(options.max_rise):
             lost.append(told)

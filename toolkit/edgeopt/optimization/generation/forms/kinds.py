@@ -35,6 +35,13 @@ many weights costs nothing that is seen, and saves a third of the time of one fo
 EIGHT_BITS_BLOCK = 64
 """Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""
 
+FITTED = frozenset({"w4", "w4+head"})
+"""Forms of 4 bits that are fitted to a text: for their tokens, not for long prompts."""
+LATE = frozenset({"w4+long", "w4+short", "w4+mixed"})
+"""Forms that take a fitting each (a minute with 135 million weights) for a tenth of a token's time or less."""
+_FITTING_READS = 5
+"""Two runs, one behind rounded matrices, and sums over their rows; 11 were measured with 494 million weights and 13
+windows of 256 tokens, as a part of the time hangs on the weights alone."""
 _LARGE_HEAD = 1 << 23
 """Weights from which a shortlist pays: it takes 0.15 ms, as 4 bits of so many from memory do."""
 _NARROW = 512
@@ -55,6 +62,11 @@ class MatrixForm:
     """Why it is left out where it changes nothing."""
 
     @property
+    def reads(self) -> int:
+        """Times the original's reading of the calibration text that making it takes; 0: it is not fitted to it."""
+        return _FITTING_READS if self.name in FITTED | LATE else 0
+
+    @property
     def precision(self) -> str:
         """Its scheme in the words of targets: of `w4+head` that of most matrices."""
         return self.name.partition("+")[0]
@@ -66,11 +78,12 @@ def with_chunks(recipe: Recipe, prefill: str = "", engine: str = "") -> Recipe:
     Args:
         recipe: Of the original.
         prefill: File of the graph that computes prompts; empty: the form does.
-        engine: Of that graph; empty: ONNX Runtime.
+        engine: Of what computes prompts, that graph or the form; empty: ONNX Runtime.
     """
-    usual = (ELSEWHERE_CHUNK_TOKENS if engine else SPLIT_CHUNK_TOKENS) if prefill else CHUNK_TOKENS
+    usual = ELSEWHERE_CHUNK_TOKENS if engine else SPLIT_CHUNK_TOKENS if prefill else CHUNK_TOKENS
     chunk = recipe.generation.chunk or usual
-    own = replace(recipe.generation, chunk=chunk, prefill=prefill, prefill_engine=engine)
+    of_prompts, of_form = (engine, "") if prefill else ("", engine)
+    own = replace(recipe.generation, chunk=chunk, prefill=prefill, prefill_engine=of_prompts, engine=of_form)
     return replace(recipe, generation=own)
 
 
@@ -184,7 +197,7 @@ FORMS = (
     ),
     MatrixForm(
         "w4+mixed",
-        "w4+long, the most sensitive in 8 bits",
+        "w4+long, the most sensitive matrices in 8 bits",
         _wide_head(WIDE_BLOCK, mixed=True),
     ),
 )

@@ -14,7 +14,7 @@ from edgeopt.graph.files.outside import PieceLayout
 from edgeopt.graph.files.outside_weights import read_whole
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.judgement import Word
-from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.contest import Entrant, FormContest, no_time
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundles.models import in_bundle_together
 from edgeopt.runtime.bundles.parts import Weights
@@ -24,6 +24,7 @@ from edgeopt.steps.convert.prefill_graph import write_two_graphs
 
 PREFILL = "prefill.onnx"
 """The graph of prompts, beside the model."""
+NO_SECOND = "no second graph"
 _OF_RUNS = "w8a8"
 """Forms with a grid for all tokens of a run: an answer by them would depend on guesses and neighbours."""
 
@@ -31,11 +32,11 @@ _OF_RUNS = "w8a8"
 def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant]) -> list[Note]:
     """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use."""
     tokens = fastest_for_tokens(contest, entrants)
-    prompts = contest.fastest(_kept(contest, entrants), "TTFT")
+    prompts = contest.fastest(_kept(contest, _alone(entrants)), "TTFT")
     if tokens is None or prompts is None:
         return []
     if tokens is prompts:
-        return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: no second graph")]
+        return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: {NO_SECOND}")]
     name = f"{prompts.name}-{tokens.name}"
     entrant = Entrant(
         name,
@@ -50,8 +51,13 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
 
 def fastest_for_tokens(contest: FormContest, entrants: list[Entrant]) -> Entrant | None:
     """Return the fastest single form for the tokens of an answer; None: there is none."""
-    alone = [other for other in entrants if other.precision != _OF_RUNS and not other.prompts_by]
+    alone = [other for other in _alone(entrants) if other.precision != _OF_RUNS]
     return contest.fastest(_kept(contest, alone), "TPOT")
+
+
+def _alone(entrants: list[Entrant]) -> list[Entrant]:
+    """Return those of one graph on ONNX Runtime, of which two graphs are put together."""
+    return [entrant for entrant in entrants if not entrant.prompts_by and not entrant.engine]
 
 
 def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
@@ -130,6 +136,11 @@ def enter_pair(
         engine: That computes prompts; empty: ONNX Runtime.
         proved: Raises where that engine does not open what was written; given the file, and threads.
     """
+    if entrant.name in contest.tried:
+        return []
+    if not contest.has_time(entrants):
+        return [no_time(entrant.name)]
+    contest.tried.add(entrant.name)
     try:
         models = make()
         if models is None:
@@ -141,13 +152,9 @@ def enter_pair(
         _write(place, entrant.name, *models, engine)
         if proved is not None:
             proved(entrant.file, contest.threads)
-        contest.enter(entrant)
+        return contest.admit(entrant, entrants)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{entrant.name} is left out: {error.problem}", error.remedy)]
-    if entrant.score is None:
-        return [Note(NoteKind.WARNING, f"{entrant.name} is left out: {entrant.out}", "the other forms go on")]
-    entrants.append(entrant)
-    return []
 
 
 def _with_small_cache(model: Model, ranges: Mapping[str, Any]) -> Model:

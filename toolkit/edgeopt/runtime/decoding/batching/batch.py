@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors.onnxruntime.image_rows import numbers_of
 from edgeopt.executors.onnxruntime.rows import Rows
+from edgeopt.runtime.decoding.batching.pace import PromptPace
 from edgeopt.runtime.decoding.batching.request import Request
 from edgeopt.runtime.decoding.generation import Writing
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan, common_start
@@ -85,6 +87,13 @@ class BatchWork:
         return BatchWork(**{**sums, "running": more.running, "waiting": more.waiting})
 
 
+RunMixed: TypeAlias = Callable[
+    [int, Sequence[int], Sequence[int], bool], tuple[NDArray[np.float32], NDArray[np.float32]]
+]
+"""Runs a part of a prompt beside next tokens: row and part of the prompt, a token for each first row, whether it ends
+the prompt. Returns the logits behind each of these tokens, and those behind the prompt where it ends."""
+
+
 class Batch:
     """Slots over the rows of a cache. Rows of texts behind their prompts come first, so that one run takes them all."""
 
@@ -98,6 +107,8 @@ class Batch:
         *,
         reuses_answers: bool = True,
         plan: PromptPlan | None = None,
+        token_s: float = 0.0,
+        run_mixed: RunMixed | None = None,
     ) -> None:
         """Begin empty.
 
@@ -110,8 +121,11 @@ class Batch:
             reuses_answers: Whether a prompt may go on behind an answer; else only behind what ran as a prompt, whose
                 numbers are those of any prompt.
             plan: How prompts are cut into runs; None: into parts of any length, on one graph.
+            token_s: Time between two tokens of a text for which prompts wait; 0: for nobody.
+            run_mixed: Runs a part of a prompt and next tokens of other texts at once; None: they take turns.
         """
-        self._plan = plan or PromptPlan()
+        self._run_mixed = run_mixed
+        self._plan, self._pace = plan or PromptPlan(), PromptPace(token_s)
         self._reuses_answers = reuses_answers and not self._plan.is_split
         self._stored = stored
         self._rows, self._slots, self._tokens, self._chunk = rows, rows.count, tokens, chunk_tokens
@@ -187,11 +201,19 @@ class Batch:
         self._end_cancelled()
         self._admit()
         begun = [seat for seat in self._seats[self._writing :] if seat]
-        if begun:
-            request = next_prompt(begun, self._prompt_left, self.work.prompt_runs)
-            self._attempt(request, lambda: self._run_prompt(request))
+        began_s, writers = perf_counter(), self._writing
+        prompt, is_mixed = None, writers > 0 and self._run_mixed is not None
+        if begun and (not writers or self._pace.lets_prompts_run):
+            prompt = next_prompt(begun, self._prompt_left, self.work.prompt_runs)
+        if prompt is not None and not is_mixed:
+            self._attempt(prompt, partial(self._run_prompt, prompt))
+            if writers:
+                self._pace.count_prompt(perf_counter() - began_s)
         if self._writing:
-            self._run_tokens()
+            began_s = perf_counter()
+            self._run_tokens(prompt if is_mixed else None)
+            count = self._pace.count_mixed if is_mixed and prompt is not None else self._pace.count_tokens
+            count(perf_counter() - began_s)
         self._count()
 
     def end_all(self, error: Exception | None = None) -> None:
@@ -282,27 +304,40 @@ class Batch:
         Where a graph of its own computes prompts, the last token of one is run as the next of its text, beside others'.
         """
         row, writing = self._seats.index(request), request.writing
-        past = self._rows.past(row)
-        limits = [request.asked.chunk_tokens, self._chunk if self._writing else self._alone]
-        most = min((limit for limit in limits if limit), default=0)
         if self._plan.is_split and writing.opening_tokens > 1:
-            end = writing.opening_tokens - 1
-            part = next(iter(self._filling(writing.tokens[:end], past, most)), [])
+            past, end = self._rows.past(row), writing.opening_tokens - 1
+            part = next(iter(self._filling(writing.tokens[:end], past, self._most_of(request))), [])
             if part:
                 self._rows.run_prompt(row, part)
                 self._count_prompt(writing, len(part))
             if past + len(part) == end:
                 self._join(row)
             return
-        part = writing.tokens[past : min(past + most, writing.opening_tokens) if most else writing.opening_tokens]
+        part = self._next_part(request)
         logits = self._rows.run(row, part, is_prompt=not self._plan.is_split)
+        if self._is_behind(request, part):
+            self._take(request, writing.choose(logits[-1]))
+
+    def _most_of(self, request: Request) -> int:
+        """Return the most tokens of its prompt that run now; 0: all."""
+        limits = [request.asked.chunk_tokens, self._chunk if self._writing else self._alone]
+        return min((limit for limit in limits if limit), default=0)
+
+    def _next_part(self, request: Request) -> Sequence[int]:
+        past, end = self._rows.past(self._seats.index(request)), request.writing.opening_tokens
+        most = self._most_of(request)
+        return request.writing.tokens[past : min(past + most, end) if most else end]
+
+    def _is_behind(self, request: Request, part: Sequence[int]) -> bool:
+        """Count a part of a prompt that ran; where it was the last, let the text join those behind their prompts."""
+        row, writing = self._seats.index(request), request.writing
         self._count_prompt(writing, len(part))
-        if past + len(part) < writing.opening_tokens:
-            return
+        if self._rows.past(row) < writing.opening_tokens:
+            return False
         if not writing.answer:
             writing.count(prefill_ns=writing.now_ns - request.prefill_from_ns)
         self._join(row)
-        self._take(request, writing.choose(logits[-1]))
+        return True
 
     def _filling(self, tokens: Sequence[int], past: int, most: int) -> list[Sequence[int]]:
         if self._plan.grain:
@@ -318,23 +353,34 @@ class Batch:
         self._swap(row, self._writing)
         self._writing += 1
 
-    def _run_tokens(self) -> None:
+    def _run_tokens(self, prompt: Request | None = None) -> None:
+        """Run the next token of each text behind its prompt, and a part of another's prompt with them."""
         writers = [seat for seat in self._seats[: self._writing] if seat]
         for request in writers:
             self._attempt(request, partial(self._run_forced, request))
         writers = [seat for seat in self._seats[: self._writing] if seat]
         last = [writer.writing.tokens[-1] for writer in writers]
+        part, of_prompt = self._next_part(prompt) if prompt else (), np.empty((0, 0), np.float32)
         try:
-            logits = self._rows.run_first(last)
+            if prompt is not None and self._run_mixed is not None:
+                row = self._seats.index(prompt)
+                is_end = self._rows.past(row) + len(part) == prompt.writing.opening_tokens
+                logits, of_prompt = self._run_mixed(row, part, last, is_end)
+            else:
+                logits = self._rows.run_first(last)
         except Exception:  # of one text perhaps: each is run alone, and who fails is ended alone
+            if prompt is not None:
+                self._attempt(prompt, partial(self._run_prompt, prompt))
             for request in writers:
-                self._attempt(request, lambda request=request: self._run_alone(request))  # type: ignore[misc]
+                self._attempt(request, partial(self._run_alone, request))
             return
         self._counted(len(writers), 1 if self._rows.is_together else len(writers))
         chosen = list[tuple[Request, int]]()
-        for request, row in zip(writers, logits, strict=True):
+        for request, row_logits in zip(writers, logits, strict=True):
             self._count_token(request)
-            self._attempt(request, partial(self._choose, request, row, chosen))
+            self._attempt(request, partial(self._choose, request, row_logits, chosen))
+        if prompt is not None and self._is_behind(prompt, part):
+            self._attempt(prompt, partial(self._choose, prompt, of_prompt[-1], chosen))
         # handed over behind the last choice: a reader that wakes before takes the interpreter from the next one
         for request, token in chosen:
             self._attempt(request, partial(self._take, request, token))

@@ -8,6 +8,8 @@ from threading import Condition, Thread
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
 from edgeopt.executors.onnxruntime.sums import Sums, has_experts, rounds_rows, texts_are_alike
+from edgeopt.executors.openvino.decoder import PagedRows
+from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS, SLOTS
 from edgeopt.runtime.decoding.batching.batch import Batch, BatchWork
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -17,8 +19,9 @@ from edgeopt.system.machine.memory import free_bytes
 from edgeopt.system.processes.closing import Closing
 from edgeopt.system.text import format_bytes, plural
 
-SLOTS, MOST_SLOTS = 4, 256
-CHUNK_TOKENS = 32
+CHUNK_TOKENS, MIXED_CHUNK_TOKENS = 32, 64
+"""Tokens of a prompt that run at once while others write; the latter where their next tokens are a part of the same
+run, which then takes about as long as 32 tokens and theirs apart."""
 _ALONE_TOKENS = 256
 """Tokens of a prompt that run at once where nobody writes and the model says nothing: whoever comes meanwhile waits for
 no more."""
@@ -53,8 +56,9 @@ class SharedModel(Closing):
         slots: int = SLOTS,
         *,
         memory_bytes: int = 0,
-        chunk_tokens: int = CHUNK_TOKENS,
+        chunk_tokens: int | None = None,
         exact: bool | None = None,
+        token_s: float = 0.0,
     ) -> None:
         """Reserve the cache of all slots and begin to wait for requests.
 
@@ -63,25 +67,30 @@ class SharedModel(Closing):
             slots: Texts that are written at once, at most.
             memory_bytes: Of the cache. A request waits until there is room for its prompt and its longest answer;
                 0: as much as whole contexts in all slots take, but not more than half of the free memory.
-            chunk_tokens: Of a prompt that are run at once while others write, whose next token waits as long; 0: all.
+            chunk_tokens: Of a prompt that are run at once while others write, whose next token waits as long; 0: all,
+                None: `CHUNK_TOKENS`, or `MIXED_CHUNK_TOKENS`.
             exact: Whether answers are exact, see `AnswerOptions.exact`; None: as the model's are alone. Where a text
                 of weights in blocks would have other numbers beside others than alone, texts take turns; False: they
                 share runs, which is faster, and two tokens of nearly the same likelihood may change places.
+            token_s: Time between two tokens of a text that is asked for while other prompts come, which wait for it as
+                long as texts can keep it; 0: prompts do not wait.
 
         Raises:
             ValueError: If there is no slot or more than 256, or a number is negative.
             UnavailableError: If memory does not suffice for one short answer.
             UnsupportedError: If answers are to be exact, and no answer of the model is.
         """
-        if not 1 <= slots <= MOST_SLOTS or memory_bytes < 0 or chunk_tokens < 0:
+        if not 1 <= slots <= MOST_SLOTS or memory_bytes < 0 or (chunk_tokens or 0) < 0:
             raise ValueError(f"{slots} slots, {memory_bytes} bytes and parts of {chunk_tokens} tokens serve nobody")
         if exact:
             model.require_exact()
         self._model, self._slots = model, slots
         self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
-        self._states_bytes = 2 * slots * model.state_bytes  # what a run reads, and what it writes
-        free = (memory_bytes or int(_MOST_OF_FREE * free_bytes())) - self._states_bytes
+        self._beside_bytes = 2 * slots * model.state_bytes  # what a run reads, and what it writes
+        if model.elsewhere:
+            self._beside_bytes += slots * model.elsewhere.page_bytes
+        free = (memory_bytes or int(_MOST_OF_FREE * free_bytes())) - self._beside_bytes
         self._tokens = min(wanted, free // max(model.token_bytes, 1))  # a decoder without attention has no cache
         if self._tokens < 2:
             raise UnavailableError(
@@ -92,7 +101,9 @@ class SharedModel(Closing):
         self.is_together = rows.is_together
         """Whether the next tokens of several texts are one run; else they are one run each, in turns."""
         answers_stay = self._is_exact or self._is_any or not model.pairs or model.sums is not Sums.PAIRED
-        alone = parts_alone(model)
+        alone, run_mixed = parts_alone(model), rows.run_mixed if isinstance(rows, PagedRows) else None
+        if chunk_tokens is None:
+            chunk_tokens = CHUNK_TOKENS if run_mixed is None else MIXED_CHUNK_TOKENS
         self._batch = Batch(
             rows,
             self._tokens,
@@ -101,6 +112,8 @@ class SharedModel(Closing):
             model.stored_start,
             reuses_answers=answers_stay,
             plan=model.plan,
+            token_s=token_s,
+            run_mixed=run_mixed,
         )
         self._change, self._arrived = Condition(), list[Request]()
         self._expected = list[tuple[list[int], int]]()
@@ -116,7 +129,7 @@ class SharedModel(Closing):
     @property
     def cache_bytes(self) -> int:
         """Memory that the cache of all slots takes at most."""
-        return self._tokens * self._model.token_bytes + self._states_bytes
+        return self._tokens * self._model.token_bytes + self._beside_bytes
 
     @property
     def work(self) -> BatchWork:
@@ -192,9 +205,12 @@ class SharedModel(Closing):
 
     def _reserved(self) -> Rows:
         model, context = self._model, self._model.context
-        engine, count = model.session.engine, min(self._slots, self._tokens)
+        count = min(self._slots, self._tokens)
         capacity = min(context, self._tokens // count)
         in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
+        if model.elsewhere is not None:
+            return model.elsewhere.rows(count, capacity, self._tokens, is_exact=in_pairs)
+        engine = model.engine
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
             is_alike = not rounds_rows(model.session) or self._is_any or count == 1
             is_mixed = has_experts(model.session) and model.sums is Sums.APART  # few texts show no order of experts

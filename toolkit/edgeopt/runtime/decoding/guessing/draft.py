@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgeopt.executors.onnxruntime.decoder import Decoder
+from edgeopt.executors.openvino.decoder import TextCache
+from edgeopt.recipes.texts.tokens import Tokens
 
 
 class DraftGuesser:
@@ -16,8 +17,8 @@ class DraftGuesser:
 
     def __init__(
         self,
-        take: Callable[[Sequence[int]], Decoder],
-        give_back: Callable[[Decoder, list[int]], None],
+        take: Callable[[Sequence[int]], TextCache],
+        give_back: Callable[[TextCache, list[int]], None],
         vocabulary: int,
     ) -> None:
         """Begin a text.
@@ -28,7 +29,7 @@ class DraftGuesser:
             vocabulary: Tokens that the verifying model knows: no other is guessed.
         """
         self._take, self._give_back, self._vocabulary = take, give_back, vocabulary
-        self._decoder: Decoder | None = None
+        self._decoder: TextCache | None = None
         self.computed_tokens = 0
         self._start = 0
         """Start of the text that the draft sees: one longer than its context is seen from here on."""
@@ -78,8 +79,19 @@ class DraftGuesser:
             decoder.rewind(min(self._sure, decoder.past))
             self._give_back(decoder, self._held[: decoder.past])
 
-    def _run(self, decoder: Decoder, tokens: Sequence[int]) -> int:
+    def _run(self, decoder: TextCache, tokens: Sequence[int]) -> int:
         # one row of many: logits of a whole text are hundreds of megabytes
         logits = decoder.run(tokens, last=int(len(tokens) > 1))[-1, : self._vocabulary]
         self.computed_tokens += len(tokens)
         return int(logits.argmax())
+
+
+def unlike_tokens(mine: Tokens, other: Tokens) -> str:
+    """Return in what two tokenizers differ; empty: the same numbers stand for the same texts."""
+    if mine.size != other.size:
+        return f"{other.size} tokens, the model has {mine.size}"
+    for token in range(mine.size):
+        ours, theirs = mine.token_bytes(token), other.token_bytes(token)
+        if ours != theirs:
+            return f"its token {token} is {theirs!r}, not {ours!r}"
+    return ""

@@ -18,6 +18,7 @@ class SpeechWishes(TypedDict, total=False):
     task: str
     prompt: str
     times: bool | None
+    words: bool
     beams: int
     temperatures: tuple[float, ...]
     compression_ratio_threshold: float | None
@@ -37,27 +38,30 @@ class SpeechOptions:
     task: str = ""
     """`transcribe`, or `translate` into English; empty: as configured, else the first."""
     prompt: str = ""
-    """Text that was said before, or words as they are to be spelled."""
+    """Text that was said before, or words in the spelling you want."""
     times: bool | None = None
-    """Whether the model writes times, of which segments are made. None: where the sound is longer than a window, or the
-    configuration asks; else a sound is one segment."""
+    """Whether the model writes times, from which segments are made; without them the sound is one segment. None: if the
+    sound is longer than a window, or if the configuration asks for times."""
+    words: bool = False
+    """Whether segments tell when each of their words is said."""
     beams: int = 0
-    """Answers that are kept beside each other while the likeliest is searched for; 0: as configured, else 1."""
+    """Width of the beam search; 0: as configured, else 1."""
     temperatures: tuple[float, ...] = ()
-    """Tried in turn while an answer is doubted; above 0 tokens are drawn. Empty: 0, and where there are thresholds of
-    doubt 0 to 1 in fifths."""
+    """Temperatures that are tried in turn while the text fails a threshold; above 0, tokens are drawn. Empty: 0, or
+    with thresholds 0 to 1 in steps of 0.2."""
     compression_ratio_threshold: float | None = None
-    """Tokens that compress better than this repeat themselves, and are doubted; None: as configured."""
+    """A text whose tokens compress better than this repeats itself, and is tried again; None: as configured."""
     logprob_threshold: float | None = None
-    """A mean logarithm of probabilities below this is doubted; None: as configured."""
+    """A text whose mean logarithm of probabilities is below this is tried again; None: as configured."""
     no_speech_threshold: float | None = None
-    """A probability of silence above this leaves a window out whose logarithms are doubted too; None: as configured."""
+    """A window that fails `logprob_threshold` is skipped if its probability of silence is above this; None: as
+    configured."""
     carries_text: bool | None = None
-    """Whether each window is told what was said before; None: as configured."""
+    """Whether each window also reads the text before it; None: as configured."""
     window_tokens: int = 0
-    """Tokens that the answer to each window may have; 0: what the model's context holds."""
+    """Most tokens for each window; 0: as many as the model's context holds."""
     seed: int = 0
-    """Seed of what is drawn."""
+    """Seed of the random numbers."""
 
     def __post_init__(self) -> None:
         if self.task not in ("", TRANSCRIBE, TRANSLATE):
@@ -70,10 +74,10 @@ class SpeechOptions:
             raise ValueError(f"temperatures are {self.temperatures}, not 0 to {_MOST_TEMPERATURE:g}")
 
     def but(self, **wishes: Unpack[SpeechWishes]) -> SpeechOptions:
-        """Return the same with other fields.
+        """Return a copy with other values.
 
         Raises:
             TypeError: If there is no such field.
-            ValueError: If a value is none.
+            ValueError: If a value is wrong.
         """
         return replace(self, **wishes) if wishes else self

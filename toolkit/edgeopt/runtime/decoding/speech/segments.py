@@ -10,34 +10,35 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-STEP_S = 0.02
-"""Between two times that a model writes."""
+from edgeopt.runtime.decoding.speech.words import STEP_S, SpeechWord
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechSegment:
-    """A part of a sound, and what is said in it."""
+    """A part of a sound with the text that is spoken in it."""
 
     start_s: float
-    """Where it begins, in seconds of the sound."""
+    """Beginning of the segment, in seconds of the sound."""
     end_s: float
-    """Where it ends."""
+    """End of the segment, in seconds of the sound."""
     text: str
-    """Its words, often with a space before them."""
+    """Text of the segment, often with a space before it."""
     tokens: tuple[int, ...]
-    """Tokens of the text with those of its times."""
+    """Tokens of the text and of its times."""
     avg_logprob: float
     """Mean logarithm of the probabilities of its window's tokens."""
     no_speech_prob: float | None
-    """Probability that its window is silent; None: the model does not tell it."""
+    """Probability that its window is silent; None: the model does not give it."""
     temperature: float
-    """The temperature at which its window's tokens were drawn; 0: the likeliest came."""
+    """Temperature at which its window's tokens were drawn; 0: the likeliest tokens."""
     window_s: float
-    """Where its window begins."""
+    """Beginning of its window, in seconds of the sound."""
+    words: tuple[SpeechWord, ...] = ()
+    """Its words with their times; empty unless they were asked for."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
+        """Return the segment as plain values."""
+        values: dict[str, Any] = {
             "start_s": round(self.start_s, 3),
             "end_s": round(self.end_s, 3),
             "text": self.text.strip(),
@@ -46,6 +47,7 @@ class SpeechSegment:
             "no_speech_prob": self.no_speech_prob,
             "temperature": self.temperature,
         }
+        return values | ({"words": [word.as_json() for word in self.words]} if self.words else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from edgeopt.runtime.decoding.speech.window import (
     WindowQuestion,
     answer_window,
 )
+from edgeopt.runtime.decoding.speech.words import STEP_S, SpeechWord, token_times, words_of
 from edgeopt.system.processes.closing import Closing
 
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -54,16 +55,21 @@ class SpeechModel(Protocol):
         """Return a decoder that holds nothing, and suppresses nothing."""
         ...
 
+    @property
+    def times_words(self) -> bool:
+        """Whether the decoder tells where it looks, by which words get their times."""
+        ...
+
     def require_open(self) -> None:
         """Raise where the model is closed."""
         ...
 
 
 class Transcription(Closing):
-    """The segments of a sound: iterate over it. `text()` returns all that is said."""
+    """The transcription of a sound: iterate over it for its segments, or call `text()` for the whole text."""
 
     def __init__(self, model: SpeechModel, options: SpeechOptions, passages: Iterator[Passage], *, times: bool) -> None:
-        """Begin when the first segment is wanted.
+        """Prepare a transcription; it begins when the first segment is asked for.
 
         Args:
             model: Hears.
@@ -81,6 +87,11 @@ class Transcription(Closing):
             raise UnsupportedError(f"{files.name} hears no sound", remedy="call generate with a text")
         if times and not speech.times:
             raise UnsupportedError(f"{files.name} writes no times", remedy="leave times out")
+        if options.words and not model.times_words:
+            raise UnsupportedError(
+                f"{files.name} tells no times of words: its decoder does not give where it looks (cross_attentions)",
+                remedy="export it again from its Hugging Face folder: edgeopt export hf:FOLDER --word-times",
+            )
         self._begun_ns = perf_counter_ns()
         self._model, self._options, self._speech, self._times = model, options, speech, times
         self._first = speech.first_tokens(options.language, options.task, times=times)
@@ -94,14 +105,14 @@ class Transcription(Closing):
             last_start=speech.last_start,
         )
         self.notes = list[Note]()
-        """What is to know of the prompt."""
+        """Notes on the prompt."""
         self._most_before = files.context // 2 - 1
         self._prompt = self._read_prompt()
         self._carries = speech.carries_text if options.carries_text is None else options.carries_text
         self._said = [self._prompt] if self._prompt else list[tuple[int, ...]]()
         self._question = self._make_question(files, speech)
         self.language = speech.language_of(self._first.tokens[1]) if len(self._first.tokens) > 1 else ""
-        """Code of the language that is spoken; empty until the model chose it, and of models that know one."""
+        """Code of the language that is spoken; empty until the model chose it, and for models of a single language."""
         self._counts = dict[str, int]()
         self._at_ns, self._reason = list[int](), ""
         self._is_cancelled, self._is_sure = False, True
@@ -116,26 +127,26 @@ class Transcription(Closing):
 
     @property
     def account(self) -> Account:
-        """The cost so far; its tokens are those of times too, and those that were doubted."""
+        """Times and counts so far; tokens of times, and of texts that were tried again, count too."""
         return Account(**{"windows": 0, **self._counts}, token_at_ns=tuple(self._at_ns), reason=self._reason)
 
     @property
     def writes_times(self) -> bool:
-        """Whether the times of segments are those that the model writes; else those of the windows that were heard."""
+        """Whether the segments' times are written by the model; otherwise they are those of the windows."""
         return self._times
 
     def cancel(self) -> None:
-        """End it before its next token; from any thread."""
+        """End the transcription before its next token. Any thread may call it."""
         self._is_cancelled = True
 
     def close(self) -> None:
-        """End it where it stands."""
+        """End the transcription."""
         if not self._reason:
             self._is_cancelled, self._reason = True, "cancelled"
         self._steps.close()
 
     def text(self) -> str:
-        """Return all that is said from here on."""
+        """Return the rest of the transcription as one text."""
         return "".join(segment.text for segment in self).strip()
 
     def _segments(self, passages: Iterator[Passage]) -> Generator[SpeechSegment]:
@@ -164,6 +175,8 @@ class Transcription(Closing):
                 segments, until_s = list[SpeechSegment](), heard_s
                 if not answer.is_silent:
                     segments, until_s = self._cut(answer, frame * self._frame_s, heard_s, passage)
+                if segments and self._options.words:
+                    segments = self._with_words(segments, heard, (frame * self._frame_s, heard_s), passage)
                 yield from segments
                 step = round(until_s / self._frame_s) if self._times else count
                 frame += step if step > 0 else count  # two times of 0: no step would ever be made
@@ -215,9 +228,41 @@ class Transcription(Closing):
             )
         return segments, until_s
 
+    def _with_words(
+        self, segments: list[SpeechSegment], heard: Heard, window: tuple[float, float], passage: Passage
+    ) -> list[SpeechSegment]:
+        """Return the segments of a window, of which begin and length are given, with the times of their words.
+
+        All its text goes through the decoder once more, behind the first tokens of an answer without times: heads look
+        from each token to the sound of the next one.
+        """
+        (window_s, heard_s), end = window, self._model.files.end[0]
+        texts = [[token for token in segment.tokens if token < end] for segment in segments]
+        begin, tokens = self._silent_begin(), [token for text in texts for token in text]
+        tokens = tokens[: self._room(len(begin))]
+        looks = self._model.decoder_of(heard).looks([*begin, *tokens])
+        rows = max(round(heard_s / STEP_S), 1)  # behind them is silence that fills the window up
+        times = token_times(looks[:, len(begin) - 1 :, :rows], self._speech.median_width).tolist()
+        self._count(computed_tokens=len(begin) + len(tokens))
+        place, result = 0, list[SpeechSegment]()
+        for segment, text in zip(segments, texts, strict=True):
+            text = text[: max(len(tokens) - place, 0)]
+            told = words_of(text, times[place : place + len(text) + 1], self._model.tokenizer.decode, self.language)
+            spans = [[passage.original_s(window_s + side) for side in (word.start_s, word.end_s)] for word in told]
+            words = tuple(SpeechWord(word.text, *span) for word, span in zip(told, spans, strict=True))
+            result.append(replace(segment, words=words))
+            place += len(text)
+        return result
+
+    def _silent_begin(self) -> tuple[int, ...]:
+        """Return the tokens that an answer without times begins with."""
+        silent = self._speech.silent
+        tokens = self._first.tokens
+        return tokens if silent is None or silent in tokens else (*tokens, silent)
+
     @property
     def tokens(self) -> list[int]:
-        """Tokens of all segments so far, those without text too."""
+        """Tokens of all segments so far, also of segments without text."""
         said = self._said[1:] if self._prompt else self._said
         return [token for part in said for token in part]
 

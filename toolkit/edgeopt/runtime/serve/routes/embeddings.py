@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from edgeopt.recipes.inputs.text_input import TokenText
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind
 from edgeopt.runtime.serve.refused import unknown_model, wrong
 from edgeopt.runtime.serve.routes.text_reading import TextReading, TextsToRead, clean_text, require_known
@@ -24,6 +25,7 @@ from edgeopt.tasks.embedding import Embedding
 
 _MOST_TEXTS: Final = 2048
 """OpenAI's limit of a request."""
+_INPUT: Final = "a text, a list of its tokens, or a list of either; none is empty"
 _FORMATS: Final = ("float", "base64")
 _TAKEN: Final = frozenset({"model", "input", "encoding_format", "truncate", "user"})
 
@@ -80,10 +82,7 @@ def read_embedding_request(values: Mapping[str, Any], model: str) -> EmbeddingRe
     require_known(values, _TAKEN, ("dimensions",))
     if values.get("model") != model:
         raise unknown_model(values.get("model"), model)
-    texts = values.get("input")
-    texts = [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise wrong("input", "a text, or a list of them; none is empty, and tokens are not taken")
+    texts = _texts(values.get("input"))
     if len(texts) > _MOST_TEXTS:
         raise wrong("input", f"up to {_MOST_TEXTS} texts a request, not {len(texts)}")
     form = values.get("encoding_format", _FORMATS[0])
@@ -92,7 +91,24 @@ def read_embedding_request(values: Mapping[str, Any], model: str) -> EmbeddingRe
     truncates = values.get("truncate", False)
     if not isinstance(truncates, bool):
         raise wrong("truncate", "true or false")
-    return EmbeddingRequest(tuple(map(clean_text, texts)), form == "base64", truncates)
+    return EmbeddingRequest(tuple(texts), form == "base64", truncates)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a text, its tokens, or a list of either."""
+    is_single = isinstance(value, str) or (isinstance(value, list) and value and type(value[0]) is int)
+    texts = [value] if is_single else value
+    if not isinstance(texts, list) or not texts:
+        raise wrong("input", _INPUT)
+    return [_text(text) for text in texts]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return clean_text(value)
+    if isinstance(value, list) and value and all(type(token) is int for token in value):
+        return TokenText(value)
+    raise wrong("input", _INPUT)
 
 
 def _written(answer: Embedding, *, is_packed: bool) -> str | list[float]:

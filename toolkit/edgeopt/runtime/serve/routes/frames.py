@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from edgeopt.graph.tensors import ReducedPicture
+from edgeopt.recipes.inputs.jpeg import ReducedDecoding
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
@@ -19,7 +21,7 @@ from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
-from edgeopt.runtime.serve.routes.pictures import LARGE_PIXELS, read_frame, require_bounded
+from edgeopt.runtime.serve.routes.pictures import LARGE_PIXELS, read_sample, require_bounded
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 
@@ -30,9 +32,20 @@ _MOST_LARGE_WAITING = 8
 class PictureRoute:
     """Answers requests with a picture."""
 
-    def __init__(self, model: str, holder: Holder[Runtime], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
-        """Take the model; `tally` has the stages `queue`, `decode` and those of the runtime."""
-        self._model, self._holder, self._limits = model, holder, limits
+    def __init__(
+        self,
+        model: str,
+        holder: Holder[Runtime],
+        limits: Limits,
+        tally: Tally,
+        tracer: SpanTracer,
+        decoding: ReducedDecoding | None = None,
+    ) -> None:
+        """Take the model; `tally` has the stages `queue`, `decode` and those of the runtime.
+
+        `decoding` is that of the model's task: a picture is decoded before the model is opened for it.
+        """
+        self._model, self._holder, self._limits, self._decoding = model, holder, limits, decoding
         self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-frame")
         self._large, self._large_waiting = asyncio.Semaphore(1), 0
@@ -111,12 +124,13 @@ class PictureRoute:
     def _run(self, body: bytes) -> tuple[dict[str, int], dict[str, Any], dict[str, int]]:
         """Return the size of a picture, its answer as plain values, and what each stage took."""
         before_ns = perf_counter_ns()
-        frame = read_frame(body)
+        frame = read_sample(body, self._decoding)
         decode_ns = perf_counter_ns() - before_ns
         with self._holder.held() as runtime, runtime.begin() as work:
             work.preprocess(frame)
             work.execute()
             answer = runtime.task.as_json(work.postprocess())
             stages = {name: max(took, 0) for name, took in zip(runtime.stages, work.times_ns, strict=True)}
-        size = {"height": frame.shape[0], "width": frame.shape[1]}
+        height, width = (frame.height, frame.width) if isinstance(frame, ReducedPicture) else frame.shape[:2]
+        size = {"height": height, "width": width}
         return size, answer, {"decode": decode_ns, **stages}

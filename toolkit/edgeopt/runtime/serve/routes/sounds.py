@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -25,10 +25,12 @@ from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.resampling import resampled
 from edgeopt.recipes.inputs.wav_files import decode_wav
 from edgeopt.recipes.texts.encoder_decoder import EncoderDecoderFiles
+from edgeopt.runtime.decoding.batching.prompt_turns import Scoring
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
 from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.runtime.decoding.speech.transcription import Transcription
+from edgeopt.runtime.decoding.speech.voice import VoiceDetector
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
@@ -37,7 +39,7 @@ from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.replies import DONE, event
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.routes.speech_replies import HeardSpeech, delta, done, reply_of
-from edgeopt.runtime.serve.routes.speech_request import SpeechRequest, read_speech_request
+from edgeopt.runtime.serve.routes.speech_request import GRANULARITIES, SpeechRequest, read_speech_request
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
@@ -58,11 +60,42 @@ class SegmentPiece(Piece):
     segment: SpeechSegment | None = None
 
 
+class _OverError(Exception):
+    """Nobody waits for the sound any more."""
+
+
+class _VoiceOfSound:
+    """A detector in front of one sound: it ends with its request, and its faults are not those of the speech model."""
+
+    def __init__(self, voice: VoiceDetector) -> None:
+        self._voice, self.bundle, self.is_over = voice, voice.bundle, False
+
+    def predict(self, frame: Sound, *, stream: Any = 0) -> Any:
+        if self.is_over:
+            raise _OverError
+        with self._own_faults():
+            return self._voice.predict(frame, stream=stream)
+
+    def reset(self, stream: Any = None) -> None:
+        with self._own_faults():
+            self._voice.reset(stream)
+
+    @contextmanager
+    def _own_faults(self) -> Iterator[None]:
+        """Refuse where the detector breaks, for which the speech model must not be opened anew."""
+        try:
+            yield
+        except EdgeoptError as error:
+            _LOG.exception("the model of voice activity broke")
+            text = f"the model of voice activity of this server failed: {error.problem}"
+            raise RefusedError(503, text, code="voice_activity_failed") from error
+
+
 class _ServedTranscription:
     """A transcription as the server writes any answer: a piece a segment."""
 
-    def __init__(self, transcription: Transcription) -> None:
-        self._transcription = transcription
+    def __init__(self, transcription: Transcription, voice: _VoiceOfSound | None) -> None:
+        self._transcription, self._voice = transcription, voice
 
     @property
     def account(self) -> Account:
@@ -79,10 +112,13 @@ class _ServedTranscription:
         self._transcription.close()
 
     def __iter__(self) -> Iterator[Piece]:
-        for segment in self._transcription:
-            yield SegmentPiece(segment.tokens[-1], segment.text, 0, segment=segment)
+        with suppress(_OverError):  # its account tells that it was cancelled
+            for segment in self._transcription:
+                yield SegmentPiece(segment.tokens[-1], segment.text, 0, segment=segment)
 
     def cancel(self) -> None:
+        if self._voice is not None:
+            self._voice.is_over = True
         self._transcription.cancel()
 
 
@@ -97,11 +133,13 @@ class Sounds:
         limits: Limits,
         tally: Tally,
         tracer: SpanTracer,
+        voice: VoiceDetector | None = None,
     ) -> None:
-        """Take the model with its configurations; `tally` has `STAGES`."""
+        """Take the model with its configurations; `tally` has `STAGES`, and `voice` stands before it all the time."""
         assert files.audio
         assert files.speech
         self._model, self._holder, self._files, self._limits = model, holder, files, limits
+        self._voice = voice
         self._rate_hz, self._translates = files.audio.rate_hz, bool(files.speech.tasks)
         self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-sound")
@@ -131,10 +169,11 @@ class Sounds:
         end_s = monotonic() + self._limits.seconds
         require_kind(request, FORM)
         data, fields = await read_form(request, await read_body(request, self._limits), "sound")
-        wanted = read_speech_request(fields, self._model, self._files, self._limits, translates=translates)
+        read = partial(read_speech_request, translates=translates, skips_silence=self._voice is not None)
+        wanted = read(fields, self._model, self._files, self._limits)
         sound = await asyncio.to_thread(self._read, data)
         queue_ns = await while_there(request, self._line.enter(end_s))
-        hearing = _Hearing(self._holder, wanted, sound, end_s)
+        hearing = _Hearing(self._holder, wanted, sound, end_s, self._voice)
         self._running.add(hearing.writing)
         hearing.writing.start(self._threads, self._line.leave)
         headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
@@ -186,7 +225,9 @@ class Sounds:
             if sound.seconds > (most_s := self._limits.body_bytes / _SLOWEST_HZ):
                 text = f"the sound has {sound.seconds:.0f} s, more than {most_s:.0f} s, the limit of this server"
                 raise RefusedError(413, text, code="sound_too_long", param="file")
-            resampled(replace(sound, samples=sound.samples[:1]), self._rate_hz)  # all of it in a slot: it may be large
+            rates = {self._rate_hz} | ({self._voice.bundle.recipe.audio.rate_hz} if self._voice else set())
+            for rate_hz in rates:  # all of it in a slot: it may be large
+                resampled(replace(sound, samples=sound.samples[:1]), rate_hz)
             return sound
         except InvalidFileError as error:
             raise RefusedError(400, f"{error.problem}: send a WAV", code="invalid_sound", param="file") from error
@@ -210,20 +251,29 @@ class Sounds:
 class _Hearing:
     """One request between the model and its client."""
 
-    def __init__(self, holder: Holder[EncoderDecoder], wanted: SpeechRequest, sound: Sound, end_s: float) -> None:
-        self._holder, self._wanted, self._sound = holder, wanted, sound
+    def __init__(
+        self,
+        holder: Holder[EncoderDecoder],
+        wanted: SpeechRequest,
+        sound: Sound,
+        end_s: float,
+        voice: VoiceDetector | None,
+    ) -> None:
+        self._holder, self._wanted, self._sound, self._voice = holder, wanted, sound, voice
         self._segments, self._language = list[SpeechSegment](), ""
         self.writing = AnswerWriting(partial(self._begin), end_s)
 
     @contextmanager
     def _begin(self) -> Iterator[ServedAnswer]:
+        voice = None if self._voice is None else _VoiceOfSound(self._voice)
         with self._holder.held() as model:
             try:
-                transcription = model.transcribe(self._sound, self._wanted.options)
+                transcription = model.transcribe(self._sound, self._wanted.options, voice=voice)
             except EdgeoptError as error:  # what was asked, and not the model: it stays open
-                refusal = wrong("prompt", f"{error.problem}; {error.remedy}")
+                is_of_words = self._wanted.options.words and not model.times_words
+                refusal = wrong(GRANULARITIES if is_of_words else "prompt", f"{error.problem}; {error.remedy}")
                 raise refusal from error
-            with _ServedTranscription(transcription) as answer:
+            with _ServedTranscription(transcription, voice) as answer:
                 yield answer
             self._language = answer.language
 
@@ -265,6 +315,11 @@ class Translations:
     def generate(self, prompt: Any, asked: AnswerOptions, priority: int) -> ServedAnswer:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
         return self.model.generate(prompt, replace(asked, guesses=0, beams=0))
+
+    def odds(self, prompt: Any, count: int) -> Scoring:
+        """Refuse: its encoder reads a prompt at once."""
+        text = "echo: tokens of the prompt have no logprobs with an encoder: leave echo or logprobs out"
+        raise RefusedError(400, text, code="unsupported_value", param="echo")
 
     def expect(self, tokens: Any, behind: Any) -> None:
         """Do nothing: texts are no conversation."""

@@ -18,6 +18,7 @@ from edgeopt.recipes.texts.languages import LANGUAGES
 from edgeopt.recipes.texts.speech import TRANSCRIBE, TRANSLATE
 from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.runtime.decoding.speech.subtitles import as_srt, as_vtt
+from edgeopt.runtime.decoding.speech.words import SpeechWord
 from edgeopt.runtime.serve.replies import event
 from edgeopt.runtime.serve.routes.speech_request import SRT, TEXT, VERBOSE, VTT, SpeechRequest
 
@@ -64,8 +65,11 @@ def reply_of(heard: HeardSpeech, request: SpeechRequest, headers: Mapping[str, s
             "task": TRANSLATE if request.translates else TRANSCRIBE,
             "language": LANGUAGES.get(heard.language, heard.language),
             "duration": heard.seconds,
-            "segments": [_segment(number, each) for number, each in enumerate(heard.segments)],
         }
+        if request.tells_segments:
+            values["segments"] = [_segment(number, each) for number, each in enumerate(heard.segments)]
+        if request.options.words:
+            values["words"] = [_word(word) for segment in heard.segments for word in segment.words]
     return JSONResponse(values | {"usage": heard.usage, "edgeopt": heard.figures}, headers=dict(headers))
 
 
@@ -79,6 +83,10 @@ def done(heard: HeardSpeech) -> bytes:
     return event(
         {"type": "transcript.text.done", "text": heard.text, "usage": heard.usage, "edgeopt": dict(heard.figures)}
     )
+
+
+def _word(word: SpeechWord) -> dict[str, Any]:
+    return {"word": word.text.strip(), "start": round(word.start_s, 3), "end": round(word.end_s, 3)}
 
 
 def _segment(number: int, segment: SpeechSegment) -> dict[str, Any]:

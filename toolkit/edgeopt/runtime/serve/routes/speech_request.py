@@ -16,9 +16,14 @@ from edgeopt.runtime.decoding.speech.options import SpeechOptions
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import unknown_model, wrong
 
-_GRANULARITIES: Final = "timestamp_granularities[]"
+GRANULARITIES: Final = "timestamp_granularities[]"
+_WORD, _SEGMENT = "word", "segment"
 _KNOWN: Final = ("model", "prompt", "response_format", "temperature")
-_OF_TRANSCRIPTIONS: Final = ("language", "stream", _GRANULARITIES)
+_CHUNKING: Final = "chunking_strategy"
+_CHUNKING_TYPE: Final = f"{_CHUNKING}[type]"
+"""An object of it in a form, field by field."""
+_CHUNKINGS: Final[Mapping[str, str]] = {_CHUNKING: "auto", _CHUNKING_TYPE: "server_vad"}
+_OF_TRANSCRIPTIONS: Final = ("language", "stream", GRANULARITIES, *_CHUNKINGS)
 JSON, TEXT, SRT, VTT, VERBOSE = "json", "text", "srt", "vtt", "verbose_json"
 _FORMS: Final = (JSON, TEXT, SRT, VTT, VERBOSE)
 _TIMED: Final = (SRT, VTT, VERBOSE)
@@ -36,10 +41,18 @@ class SpeechRequest:
     """Its `response_format`."""
     streams: bool
     translates: bool
+    tells_segments: bool = True
+    """Whether `verbose_json` lists segments; words are listed where `options` asks for them."""
 
 
 def read_speech_request(
-    fields: Mapping[str, str], model: str, files: EncoderDecoderFiles, limits: Limits, *, translates: bool
+    fields: Mapping[str, str],
+    model: str,
+    files: EncoderDecoderFiles,
+    limits: Limits,
+    *,
+    translates: bool,
+    skips_silence: bool = False,
 ) -> SpeechRequest:
     """Return what a form asks for.
 
@@ -49,6 +62,7 @@ def read_speech_request(
         files: Its configurations.
         limits: Of the server.
         translates: Whether it came to the path of translations.
+        skips_silence: Whether a model of voice activity stands before this one.
 
     Raises:
         RefusedError: If a field holds what it must not, or asks for what is not done here.
@@ -58,6 +72,11 @@ def read_speech_request(
         raise wrong(unknown[:60], "this server does not do that; leave it out")
     if fields.get("model", model) != model:
         raise unknown_model(fields["model"], model)
+    for name, value in _CHUNKINGS.items():
+        if name in fields and fields[name] != value:
+            raise wrong(_CHUNKING, 'send auto or {"type": "server_vad"}')
+        if name in fields and not skips_silence:
+            raise wrong(_CHUNKING, "this server skips no silence, as it began without --voice-activity; leave it out")
     form = fields.get("response_format", JSON)
     if form not in _FORMS:
         raise wrong("response_format", f"send {', '.join(_FORMS[:-1])} or {_FORMS[-1]}")
@@ -65,7 +84,7 @@ def read_speech_request(
     is_timed = form in _TIMED
     if is_timed and not files.speech.times:
         raise wrong("response_format", f"send {JSON} or {TEXT}: this model writes no times")
-    _require_segments(fields.get(_GRANULARITIES, ""), form)
+    granularities = _granularities(fields.get(GRANULARITIES, ""), form)
     prompt = fields.get("prompt", "")
     if len(prompt) > _LONGEST_PROMPT:
         raise wrong("prompt", f"send up to {_LONGEST_PROMPT} characters: the model reads the last ones")
@@ -75,6 +94,7 @@ def read_speech_request(
         task=TRANSLATE if translates else "",
         prompt=prompt,
         times=True if is_timed else None,
+        words=_WORD in granularities,
         temperatures=(temperature,) if temperature else (),
         window_tokens=limits.answer_tokens,
     )
@@ -82,17 +102,19 @@ def read_speech_request(
         files.speech.first_tokens(options.language, options.task)
     except UnsupportedError as error:
         raise wrong("language" if options.language else "model", f"{error.problem}; {error.remedy}") from error
-    return SpeechRequest(options, form, _streams(fields.get("stream", ""), form), translates)
+    streams = _streams(fields.get("stream", ""), form)
+    return SpeechRequest(options, form, streams, translates, tells_segments=_SEGMENT in granularities)
 
 
-def _require_segments(granularities: str, form: str) -> None:
-    if not granularities:
-        return
+def _granularities(text: str, form: str) -> tuple[str, ...]:
+    if not text:
+        return (_SEGMENT,)
     if form != VERBOSE:
-        raise wrong(_GRANULARITIES, f"send response_format {VERBOSE} beside it")
-    if other := next((name for name in granularities.split(",") if name != "segment"), ""):
-        why = "times of words are not told here" if other == "word" else "there is no such granularity"
-        raise wrong(_GRANULARITIES, f"{why}: send segment")
+        raise wrong(GRANULARITIES, f"send response_format {VERBOSE} beside it")
+    names = tuple(text.split(","))
+    if any(name not in (_WORD, _SEGMENT) for name in names):
+        raise wrong(GRANULARITIES, f"there is no such granularity: send {_WORD}, {_SEGMENT} or both")
+    return names
 
 
 def _temperature(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Models that read texts as a server holds them: a bundle, text by text, or a model of free sizes, by length."""
+"""Models that read texts as a server holds them: text by text, or several of about one length in a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol, cast
 
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.inputs.text_input import TextInput, TextLength
+from edgeopt.graph.tensors import Tensors
+from edgeopt.recipes.inputs.text_input import Encoded, TextInput, TextLength, fill_of
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.system.processes.closing import Closing
 from edgeopt.tasks import make_task
 
 _MOST_ROWS: Final = 32
@@ -60,7 +62,7 @@ class _ReadsTexts(Protocol):
 
 
 class BundledTexts:
-    """A bundle, whose model takes one text of a fixed length."""
+    """A bundle, whose model takes one text: of a fixed length, or at its own."""
 
     def __init__(self, runtime: Runtime) -> None:
         """Take an open bundle, which is closed with it."""
@@ -92,9 +94,16 @@ class BundledTexts:
 class TextsByLength:
     """A model that takes any number of texts of any length: those of about one length are one run."""
 
-    def __init__(self, session: Session, recipe: Recipe) -> None:
-        """Take an open model, which is closed with it, and the recipe that is bound to it."""
-        self._session, self._turn = session, Lock()
+    def __init__(self, session: Session, recipe: Recipe, owner: Closing | None = None) -> None:
+        """Take an open model.
+
+        Args:
+            session: Closed with it, where nobody else does.
+            recipe: Bound to the model; it says whether texts may be filled and read together.
+            owner: Closes the session: the runtime of a bundle.
+        """
+        self._session, self._turn, self._close = session, Lock(), (owner or session).close
+        self._reads_together = fill_of(recipe.tokenizer, session.inputs) is Fill.TOGETHER
         self._input = TextInput(recipe, session.inputs)
         self._task: Any = make_task(recipe, session.inputs, session.outputs, evaluating=False)
         first, last = self._task.stages
@@ -107,11 +116,12 @@ class TextsByLength:
     def read(self, texts: Sequence[str], is_over: Callable[[], bool]) -> TextAnswers:
         """Return the answers; each run has texts of about one length, filled to the longest of them."""
         answers, times_ns = dict[int, Any](), Counter[str](dict.fromkeys(self.stages, 0))
-        for places in runs_of([self.length_of(text).tokens for text in texts]):
+        lengths = [self.length_of(text).tokens for text in texts]
+        for places in runs_of(lengths) if self._reads_together else [[place] for place in range(len(texts))]:
             if is_over():
                 break
             begun_ns = perf_counter_ns()
-            tensors, encoded = self._input.together([texts[place] for place in places])
+            tensors, encoded = self._inputs_of([texts[place] for place in places])
             fed_ns = perf_counter_ns()
             with self._turn:
                 outputs = {name: value.copy() for name, value in self._session.run(tensors).items()}
@@ -126,7 +136,14 @@ class TextsByLength:
     def close(self) -> None:
         """Free it."""
         with self._turn:
-            self._session.close()
+            self._close()
+
+    def _inputs_of(self, texts: Sequence[str]) -> tuple[Tensors, list[Encoded]]:
+        """Return the inputs of a run; a text that is read by itself is filled as its recipe says."""
+        if len(texts) > 1:
+            return self._input.together(texts)
+        tensors, encoded = self._input(texts[0])
+        return tensors, [encoded]
 
 
 def runs_of(lengths: Sequence[int]) -> list[list[int]]:
@@ -144,8 +161,3 @@ def runs_of(lengths: Sequence[int]) -> list[list[int]]:
         runs.append(order[begins[after - 1] : after])
         after = begins[after - 1]
     return runs[::-1]
-
-
-def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
-    """Return whether a model takes any number of texts of any length."""
-    return all(len(spec.shape) == 2 and not any(isinstance(size, int) for size in spec.shape) for spec in inputs)

@@ -12,6 +12,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from edgeopt.errors import UnsupportedError
+from edgeopt.recipes.inputs.text_input import TextLength
 from edgeopt.runtime.serve.asking import while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
@@ -111,7 +113,7 @@ class TextReading:
         cut, tokens = list[int](), 0
         with self._holder.held() as model:
             for place, text in enumerate(wanted.texts):
-                length = model.length_of(text)
+                length = _length_of(model, text, wanted.names[place])
                 tokens += length.tokens
                 if length.is_cut:
                     cut.append(place)
@@ -120,6 +122,13 @@ class TextReading:
                     raise RefusedError(400, f"{problem}; truncate: true cuts it", code="context_length_exceeded")
             read = model.read(wanted.texts, is_over.is_set)
         return TextsRead(read.answers, tokens, cut, {"queue": queue_ns, **read.times_ns})
+
+
+def _length_of(model: TextModel, text: str, name: str) -> TextLength:
+    try:
+        return model.length_of(text)
+    except UnsupportedError as error:  # what was sent, and not the model: it stays open
+        raise RefusedError(400, f"{name}: {error.problem}", code="invalid_value", param=name) from error
 
 
 async def _shielded(done: asyncio.Future[TextsRead]) -> TextsRead:

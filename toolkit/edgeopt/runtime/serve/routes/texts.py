@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from edgeopt.errors import MissingDependencyError
+from edgeopt.runtime.decoding.batching.prompt_turns import PromptScores, Scoring
 from edgeopt.runtime.decoding.generation import AnswerOptions, Piece
+from edgeopt.runtime.decoding.grammars import FormError
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.free_calls import CallReader, MadeCall, grammar_of, shown_marks
 from edgeopt.runtime.serve.holder import Holder
@@ -30,7 +33,7 @@ from edgeopt.runtime.serve.wanted import Wanted, read_wanted
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 from edgeopt.runtime.serve.writers import ServedWriter
-from edgeopt.runtime.serve.writing import AnswerWriting, ServedAnswer, Written
+from edgeopt.runtime.serve.writing import AnswerWriting, Echo, EchoedAnswer, ServedAnswer, Written
 
 STAGES = ("queue", "prefill", "decode")
 _LOG = logging.getLogger("edgeopt.serve")
@@ -38,6 +41,21 @@ _JSON = "application/json"
 
 
 W = TypeVar("W", bound=ServedWriter)
+
+
+def _begun(wanted: Wanted, generate: Callable[[], ServedAnswer]) -> ServedAnswer:
+    """Return an answer that begins.
+
+    Raises:
+        RefusedError: If it cannot be kept to its form: the request's fault, for which no model is opened anew.
+    """
+    try:
+        return generate()
+    except FormError as error:
+        param = "tools" if wanted.calls else "grammar" if wanted.asked.grammar else "response_format"
+        raise RefusedError(400, error.problem, code="unsupported_value", param=param) from error
+    except MissingDependencyError as error:
+        raise RefusedError(501, f"{error.problem}: {error.remedy}", code="not_installed") from error
 
 
 class TextRoutes(Generic[W]):
@@ -76,9 +94,33 @@ class TextRoutes(Generic[W]):
         self._conversations.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
-    def _begin(self, tokens: Sequence[int], asked: AnswerOptions, priority: int) -> Iterator[ServedAnswer]:
-        with self._holder.held() as model, model.generate(tokens, asked, priority) as answer:
-            yield answer
+    def _begin(self, choice: AnswerChoice, asked: AnswerOptions) -> Iterator[ServedAnswer]:
+        wanted, tokens = choice.wanted, choice.tokens
+        with self._holder.held() as model:
+            begin = partial(_begun, wanted, partial(model.generate, tokens, asked, wanted.priority))
+            if not wanted.echoes:
+                with begin() as answer:
+                    yield answer
+                return
+            compute = partial(model.odds, tokens, asked.logprobs or 0)
+            odds = None if asked.logprobs is None else partial(self._scored, choice, compute)
+            with EchoedAnswer(self._echo(choice, odds), begin if wanted.writes else None) as echoed:
+                yield echoed
+
+    def _scored(self, choice: AnswerChoice, compute: Callable[[], Scoring]) -> Scoring:
+        """Yield the probabilities of a prompt, and let the next one begin behind them."""
+        try:
+            yield from choice.scores.told(compute)
+        finally:
+            with suppress(RuntimeError):  # the server was ended by force: nobody waits
+                choice.loop.call_soon_threadsafe(self._line.scored, choice)
+
+    def _echo(self, choice: AnswerChoice, odds: Callable[[], Scoring] | None) -> Echo:
+        """Return how the prompt of a choice is repeated: without what the server puts before it."""
+        own, prompt = choice.tokens[len(self._reader.text_before) :], choice.wanted.prompt
+        text = prompt if isinstance(prompt, str) else b"".join(map(self.bytes_of, own)).decode("utf-8", "replace")
+        count = len(choice.tokens) + self._reader.begins_with
+        return Echo(text, own, self.bytes_of, odds, count, is_first=choice.is_first)
 
     async def _answer(self, request: Request, *, is_chat: bool) -> Response:
         end_s = monotonic() + self._limits.seconds
@@ -89,7 +131,11 @@ class TextRoutes(Generic[W]):
             raise unknown_model(wanted.model, self._model)
         single = wanted.choices()
         read = [await self._read(each, end_s) for each in single[:: wanted.each]]  # a prompt once
-        choices = [AnswerChoice(index, each, read[index // wanted.each]) for index, each in enumerate(single)]
+        scores = [PromptScores() for _ in read]
+        choices = list[AnswerChoice]()
+        for index, each in enumerate(single):
+            prompt, number = divmod(index, wanted.each)
+            choices.append(AnswerChoice(index, each, read[prompt], scores[prompt], is_first=number == 0))
         task = _Task(self, request, wanted, choices, end_s)
         first_ns = await while_there(request, self.enter(choices[0], end_s))
         task.begin()
@@ -112,10 +158,16 @@ class TextRoutes(Generic[W]):
         if wanted.calls and (style := wanted.calls.style):
             grammar = grammar_of(wanted.calls, style, self._reader.special)
             asked = replace(asked, grammar=grammar, shows=shown_marks(style))
-        choice.queue_ns = await self._line.enter(end_s, wanted.priority)
-        writing = AnswerWriting(partial(self._begin, choice.tokens, asked, wanted.priority), end_s)
+        is_scored = wanted.echoes and asked.logprobs is not None
+        choice.queue_ns = await self._line.enter(end_s, wanted.priority, choice if is_scored else None)
+        writing = AnswerWriting(partial(self._begin, choice, asked), end_s)
         self._running.add(writing)
-        writing.start(self._threads, self._line.leave)
+
+        def leave() -> None:
+            self._line.scored(choice)
+            self._line.leave()
+
+        writing.start(self._threads, leave)
         choice.writing = writing
         return choice.queue_ns
 
@@ -201,6 +253,11 @@ class AnswerChoice:
     """The request as if it asked for this answer alone."""
     tokens: Sequence[int]
     """Tokens of its prompt."""
+    scores: PromptScores
+    """Scores of its prompt, shared with the other answers to it."""
+    is_first: bool
+    """Whether it is the first answer to its prompt."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     queue_ns: int = 0
     writing: AnswerWriting | None = None
     """None: it has no slot yet."""
@@ -311,14 +368,7 @@ class _Task:
 
     def _answer(self, choice: AnswerChoice) -> WholeAnswer:
         text, logprobs = "".join(piece.text for piece in choice.pieces), self._logprobs(choice.pieces)
-        return WholeAnswer(self._echoed(choice) + text, choice.require_written(), choice.queue_ns, logprobs)
-
-    def _echoed(self, choice: AnswerChoice) -> str:
-        """Return the prompt, where it is repeated."""
-        prompt = choice.wanted.prompt
-        if not choice.wanted.echoes or isinstance(prompt, str):
-            return prompt if choice.wanted.echoes and isinstance(prompt, str) else ""
-        return b"".join(map(self._texts.bytes_of, prompt)).decode("utf-8", "replace")
+        return WholeAnswer(text, choice.require_written(), choice.queue_ns, logprobs)
 
     def _logprobs(self, pieces: Sequence[Piece], offset: int = 0) -> dict[str, Any] | None:
         return self._reply.logprobs_of(pieces, self._texts.bytes_of, offset)
@@ -346,7 +396,7 @@ class _Task:
         offsets = dict.fromkeys(range(len(self._choices)), 0)
         try:
             for choice in self._choices:
-                if first := reply.begin(choice.index, self._echoed(choice)):
+                if first := reply.begin(choice.index):
                     yield first
                 if calls and calls.name:
                     yield reply.call(choice.index, calls.named(calls.name, ""))

@@ -10,6 +10,7 @@ import numpy as np
 
 from edgeopt.errors import Note, UnavailableError
 from edgeopt.graph.tensors import Frame
+from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.sources import Captured, Watch
 
 _OPEN_MS: Final = 5000
@@ -21,6 +22,9 @@ _WAITED_RATIO: Final = 0.3
 """Share of a period: a frame that is read faster lay in a buffer."""
 _MOST_BUFFERED_S: Final = 2.0
 """Most seconds of reading what lay in buffers; what is faster for longer is no camera."""
+_MOST_FRAMES: Final = 10**7
+_WHOLE_RATIO: Final = 0.9
+"""Share of the frames that a header tells of; where it has none FFmpeg guesses from the length or the size."""
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 
@@ -60,6 +64,18 @@ def fps_of(capture: Any) -> float | None:
     """Return the rate that a capture tells of, or None."""
     result = float(capture.get(cv2.CAP_PROP_FPS))
     return result if 1 <= result <= _MOST_FPS else None
+
+
+def count_of(capture: Any) -> int | None:
+    """Return how many frames a capture tells of, or None: one that was written into a pipe tells any number."""
+    count = float(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    return int(count) if 0 < count <= _MOST_FRAMES else None
+
+
+def tell_early_end(watch: Watch, name: str, frames: int, count: int | None) -> None:
+    """Tell of a video that ends before its header says: it was cut off, or its rest does not decode."""
+    if count is not None and frames < _WHOLE_RATIO * count:
+        watch.tell(EventKind.ENDED, f"{name} ended after {frames} frames, and its header tells of {count}")
 
 
 class Live:

@@ -12,12 +12,10 @@ import cv2
 
 from edgeopt.errors import UnavailableError
 from edgeopt.recipes.inputs.pictures import VIDEOS
-from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
-from edgeopt.runtime.stream.sources._capture import Live, open_network, read_frame
+from edgeopt.runtime.stream.sources._capture import Live, count_of, open_network, read_frame, tell_early_end
 
 _ADDRESS = re.compile(r"(rtsp|rtsps|rtmp|rtmps|udp|rtp|srt|http|https)://.+", re.IGNORECASE)
-_MOST_FRAMES = 10**7
 _LONGEST_STEP_MS = 10_000
 _STORED = frozenset({".m3u8", ".mpd", *VIDEOS})
 """A web server hands these over as fast as the network is; all else comes when it is sent, MJPEG over HTTP too."""
@@ -27,16 +25,17 @@ class _Segments(Live):
     """HLS, or a file on a web server: frames come at the times that are written on them."""
 
     begins_late = False
+    is_file = False
+    """Whether it ends even where it does not say after how many frames."""
 
     def __init__(self, name: str, capture: Any, reopen: Callable[[], Any | None], give_up_s: float) -> None:
         super().__init__(name, capture, reopen, give_up_s)
-        told = float(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        self.count = int(told) if 0 < told < _MOST_FRAMES else None
+        self.count = count_of(capture)
         self._due_ns = self._written_ms = -1.0
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next frame at its time; None after the last of a file."""
-        captured = super().read(watch) if self.count is None else self._next(watch)
+        captured = self._next(watch) if self.is_file or self.count is not None else super().read(watch)
         if captured is None:
             return None
         written_ms, now = float(self._capture.get(cv2.CAP_PROP_POS_MSEC)), watch.now_ns
@@ -49,11 +48,16 @@ class _Segments(Live):
         """Return the next frame of a file; a file that ends early is told of."""
         frame = read_frame(self._capture)
         if frame is None:
-            if self.count and self._frames < self.count // 2:
-                watch.tell(EventKind.STALLED, f"{self.name} ended at frame {self._frames} of about {self.count}")
+            tell_early_end(watch, self.name, self._frames, self.count)
             return None
         self._frames += 1
         return Captured(frame, f"{self.name}#{self._frames - 1}")
+
+
+class _File(_Segments):
+    """A video on a web server: behind its last frame it is not opened again, which would play it from the start."""
+
+    is_file = True
 
 
 def _fits(given: Any) -> bool:
@@ -78,8 +82,9 @@ def _open(given: str, wishes: Wishes) -> Source:
             remedy="check the address, name and password, and that the server is up: ffprobe ADDRESS",
         )
     parts = urlsplit(given)
-    is_stored = parts.scheme.lower() in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _STORED
-    kind = _Segments if is_stored else Live
+    suffix = PurePosixPath(parts.path).suffix.lower()
+    is_stored = parts.scheme.lower() in ("http", "https") and suffix in _STORED
+    kind = _File if is_stored and suffix in VIDEOS else _Segments if is_stored else Live
     return kind(shown, capture, reopen, wishes.give_up_s)
 
 

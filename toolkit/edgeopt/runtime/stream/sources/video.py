@@ -10,10 +10,8 @@ import cv2
 from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.inputs.pictures import VIDEOS
 from edgeopt.runtime.stream.sources import Captured, Source, StreamKind, Watch, Wishes
-from edgeopt.runtime.stream.sources._capture import fps_of, read_frame
+from edgeopt.runtime.stream.sources._capture import count_of, fps_of, read_frame, tell_early_end
 from edgeopt.system.disk.files import require_regular
-
-_MOST_FRAMES = 10**7
 
 
 class _Video:
@@ -31,16 +29,14 @@ class _Video:
             raise InvalidFileError(
                 f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures"
             )
-        told = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
-        self.fps = fps_of(self._capture)
-        self.count = int(told) if 0 < told <= _MOST_FRAMES else None
+        self.fps, self.count = fps_of(self._capture), count_of(self._capture)
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next frame; the first one was decoded when the file was opened."""
-        del watch
         frame, self._next = self._next, None
         frame = read_frame(self._capture) if frame is None else frame
         if frame is None:
+            tell_early_end(watch, self.name, self._frames, self.count)
             return None
         self._frames += 1
         return Captured(frame, f"{self._stem}#{self._frames - 1}")

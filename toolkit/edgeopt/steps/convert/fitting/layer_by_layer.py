@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,12 @@ from edgeopt.steps.convert.fitting.pieces import Held, TwoRuns, has_nested
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
 from edgeopt.steps.quantize.formats.matmul_integer import product_bias
-from edgeopt.system.processes.time_limit import require_time
+from edgeopt.system.processes.time_limit import require_pace, require_time
 
 Matrix = NDArray[np.float32]
 
+_PACED = 8
+"""Behind one eighth of the matrices, some layers of all, the pace of the others is known."""
 _MOST_COLUMNS = 4096
 """Outputs whose losses are held at once."""
 _SUMS = ("Add", "SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
@@ -74,7 +77,7 @@ def round_layer_by_layer(
 
     Raises:
         UnsupportedError: If it is no decoder with a cache.
-        OutOfTime: At the end of a time limit.
+        OutOfTime: At the end of a time limit, or as soon as it does not end before it at its pace.
     """
     cache = cache_parts(model.inputs, model.outputs, free_head)
     graph = Graph.from_model(model)
@@ -87,8 +90,13 @@ def round_layer_by_layer(
     feeds = [feeds_of(window, cache, model.inputs) for window in windows]
     runs = TwoRuns(graph, feeds, list(stages), threads)
     result, others, stored = dict[str, Blocks](), dict[str, Matrix](), dict[Value, Blocks]()
+    began_s = monotonic()
     for i, (value, nodes) in enumerate(stages.items()):
         tell(i, len(stages))
+        if i == 1:
+            began_s = monotonic()  # the first one opens engines too
+        if i * _PACED >= len(stages):
+            require_pace(began_s, i - 1, len(stages) - 1)
         runs.go_to(value, others)
         rows = _Rows(runs.own, runs.other, value)
         for node in nodes:

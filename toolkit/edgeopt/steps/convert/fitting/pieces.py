@@ -107,20 +107,23 @@ class TwoRuns:
     ) -> None:
         """Run some nodes on each text, and keep what they make under `names`."""
         given = {name: value for name, value in texts[0].items() if name in reads}
-        stored = [
-            numpy_helper.from_array(np.ascontiguousarray(replaced.get(name, array)), name)
-            for name, array in self._constants(reads).items()
-        ]
         infos = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
             for name, value in given.items()
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in names]
-        made = helper.make_graph([ir.to_proto(node) for node in nodes], "piece", infos, outputs, stored)
+        made = helper.make_graph([ir.to_proto(node) for node in nodes], "piece", infos, outputs)
         imports = {"": self._graph.opset, **dict.fromkeys({node.domain for node in nodes} - {"", "ai.onnx"}, 1)}
         opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
         model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
-        session = EXECUTOR.open(model.SerializeToString(), SessionOptions(threads=self._threads))
+        for name, array in self._constants(reads).items():  # one by one: each step here copies a whole table of tokens
+            stored = numpy_helper.from_array(np.ascontiguousarray(replaced.get(name, array)), name)
+            model.graph.initializer.append(stored)
+            del stored
+        data = model.SerializeToString()
+        del model
+        session = EXECUTOR.open(data, SessionOptions(threads=self._threads))
+        del data
         try:
             for held in texts:
                 require_time()

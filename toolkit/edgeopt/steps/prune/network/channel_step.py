@@ -15,6 +15,7 @@ from onnx import helper
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.steps._context import Engine
+from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.steps.prune.latency_table import Stopwatch, can_time, stopwatch_of
 from edgeopt.steps.prune.network.layer_shapes import LayerShape, TimedLayer
 from edgeopt.system.declared.target import Target
@@ -154,3 +155,10 @@ def convolution(kernel: int, read: int, made: int, size: int = _SIZE) -> LayerSh
     layer = TimedLayer((conv, helper.make_node("Relu", ["c"], ["y"])), ("x",), ("w",), ("y",))
     sizes = {"x": (1, read, size, size), "c": (1, made, size, size), "y": (1, made, size, size), "w": weight.shape}
     return LayerShape(f"Conv {kernel}x{kernel} {read} to {made} at {size}x{size}", layer, sizes, {"w": weight})
+
+
+def predicted_step(predictor: Predictor, target: Target) -> ChannelStep:
+    """Return the channel step that was measured on the device of a target, which is not here."""
+    step = predictor.channel_step
+    said = f"channels are kept in multiples of {step}: counts between save no time on {target.machine}"
+    return ChannelStep(step, Note(NoteKind.INFO, said, "as its times say"))

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import NodeProto
 
 from edgeopt.graph.groups import ChannelGroups
 from edgeopt.graph.model import Model
@@ -21,7 +22,6 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.network.kept import Kept
 from edgeopt.steps.prune.network.layers import Layer, layers_of
 from edgeopt.steps.prune.network.weights import Array, constants_of, with_weights
-from edgeopt.steps.prune.repair._activations import goals_of
 from edgeopt.steps.prune.repair._fit import Goal, fit
 from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
 from edgeopt.steps.prune.statistics import Looks, watch
@@ -179,3 +179,43 @@ def _fitted(
         weights.append(weight)
         biases.append(bias)
     return np.stack(weights).reshape(matrix.shape), np.concatenate(biases) if layer.bias is not None else None
+
+
+# Ignore errors that the next activation erases: both the dense output and the pruned one clip to the same value.
+
+Rows = NDArray[np.float32]
+_STEEPEST = 1.21
+"""The greatest square of the slope of x * sigmoid(x)."""
+
+
+def relu(fitted: Rows, dense: Rows) -> Rows:
+    """Return the dense outputs; where they are below zero, what was fitted, if that is too."""
+    return np.where(dense > 0, dense, np.minimum(fitted, 0))
+
+
+def silu(fitted: Rows, dense: Rows) -> Rows:
+    """Return what was fitted, one step of steepest descent closer to the dense outputs behind x * sigmoid(x)."""
+    gate, dense_gate = (1 / (1 + np.exp(-np.clip(array, -60, 60))) for array in (fitted, dense))
+    slope = gate * (1 + fitted * (1 - gate))
+    return np.asarray(fitted - slope * (fitted * gate - dense * dense_gate) / _STEEPEST, np.float32)
+
+
+def goals_of(model: Model) -> Mapping[str, Goal]:
+    """Return what to fit, by the name of a tensor that nothing but an activation reads: Relu, or Sigmoid and Mul."""
+    readers: dict[str, list[NodeProto]] = {}
+    for node in model.proto.graph.node:
+        for name in dict.fromkeys(node.input):
+            readers.setdefault(name, []).append(node)
+    outputs = {value_info.name for value_info in model.proto.graph.output}
+    goals: dict[str, Goal] = {}
+    for name, nodes in readers.items():
+        ops = sorted(other.op_type for other in nodes)
+        if name in outputs:
+            continue
+        if ops == ["Relu"]:
+            goals[name] = relu
+        elif ops == ["Mul", "Sigmoid"]:
+            product, gate = sorted(nodes, key=lambda other: other.op_type)
+            if gate.output[0] in product.input and len(readers[gate.output[0]]) == 1:
+                goals[name] = silu
+    return goals

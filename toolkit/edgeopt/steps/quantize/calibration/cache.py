@@ -23,7 +23,7 @@ from edgeopt.system.disk.files import open_beside
 from edgeopt.system.machine.environment import package_versions
 from edgeopt.system.text import plural
 
-_VERSION = 3
+_VERSION = 4
 """Version of what an entry holds and of how it is computed."""
 _SUM_BYTES = 32
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
@@ -58,7 +58,13 @@ class Seen:
     """Number of the first image for which it is NaN somewhere."""
 
     def __add__(self, later: Seen) -> Seen:
-        """Return what both showed; the images of `later` come behind all of mine."""
+        """Return what both showed; the images of `later` come behind all of mine.
+
+        Where they have other numbers of channels, what is counted is no channel but the tokens of a text, say: then
+        all is one.
+        """
+        if len(self.low) != len(later.low):
+            return self._as_one_channel() + later._as_one_channel()
         return Seen(
             np.minimum(self.low, later.low),
             np.maximum(self.high, later.high),
@@ -68,9 +74,14 @@ class Seen:
             min(self.nan_from, later.nan_from),
         )
 
+    def _as_one_channel(self) -> Seen:
+        return replace(self, low=self.low.min(keepdims=True), high=self.high.max(keepdims=True))
+
     def observation(self, axis: int) -> Observation:
         """Return what was seen; the channels lay along `axis`."""
         blocks = [self.blocks[slot] for slot in sorted(self.blocks)]
+        if len(self.low) == 1:
+            blocks = [block.reshape(-1, 1) for block in blocks]
         samples = held_outside(np.concatenate(blocks))
         return Observation(self.low, self.high, self.histogram, samples, axis, self._why_no_grid)
 
@@ -175,9 +186,9 @@ class Part:
             arrays[f"{i}.ends"] = np.array([histogram.low, histogram.high])
             arrays[f"{i}.not_finite_from"] = np.array([seen.infinite_from, seen.nan_from])
             arrays[f"{i}.slots"] = np.array(slots, np.int64)
-            arrays[f"{i}.blocks"] = (
-                np.stack([seen.blocks[slot] for slot in slots]) if slots else np.zeros(0, np.float32)
-            )
+            blocks = [seen.blocks[slot] for slot in slots]  # short texts have fewer positions than others
+            arrays[f"{i}.shapes"] = np.array([block.shape for block in blocks], np.int64).reshape(-1, 2)
+            arrays[f"{i}.blocks"] = np.concatenate([np.zeros(0, np.float32), *map(np.ravel, blocks)])
         return arrays
 
     @classmethod
@@ -194,6 +205,8 @@ def _seen(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Seen:
     exponent, first = (int(array) for array in arrays[f"{prefix}place"])
     smallest, largest = (float(array) for array in arrays[f"{prefix}ends"])
     histogram = Histogram(smallest, largest, exponent, first, arrays[f"{prefix}counts"].astype(np.int64))
-    slots, blocks = arrays[f"{prefix}slots"], arrays[f"{prefix}blocks"]
-    drawn = {int(slot): block for slot, block in zip(slots, blocks, strict=True)}
+    slots, shapes = arrays[f"{prefix}slots"], arrays[f"{prefix}shapes"]
+    ends = shapes.prod(axis=1, dtype=np.int64).cumsum()
+    blocks = np.split(arrays[f"{prefix}blocks"], ends[:-1]) if len(slots) else []
+    drawn = {int(slot): block.reshape(shape) for slot, block, shape in zip(slots, blocks, shapes, strict=True)}
     return Seen(low, high, histogram, drawn, *(int(image) for image in arrays[f"{prefix}not_finite_from"]))

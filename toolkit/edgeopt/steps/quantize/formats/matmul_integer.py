@@ -75,8 +75,15 @@ def plain_products(graph: Graph) -> list[Node]:
 
 
 def is_made_of_products(graph: Graph) -> bool:
-    """Whether matrix products with constant weights, and not convolutions, do most of the multiplications."""
+    """Whether matrix products with constant weights, and not convolutions, do most of the multiplications.
+
+    Where sizes are free, as in a model of texts of any length, nobody knows how many there are; but where there are
+    only products, each weight is multiplied with every row.
+    """
     work = {node: multiplications(graph, node) for node in graph.nodes(*WEIGHTED) if has_weights(graph, node)}
+    if not all(work.values()) and all(node.op_type in PRODUCTS for node in work):
+        weights = {node: graph.constant(node.inputs[1]) for node in work}
+        work = {node: 0 if weight is None else weight.size for node, weight in weights.items()}
     return sum(work.get(node, 0) for node in plain_products(graph)) > _MOST * sum(work.values())
 
 

@@ -22,6 +22,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR, INT8_FUSED
 from edgeopt.graph.model import Model
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
+from edgeopt.system.machine.processor import this_processor
 from edgeopt.system.text import plural
 
 _WEIGHTED = frozenset({"Conv", "FusedConv", "MatMul", "Gemm", "FusedGemm", "FusedMatMul"})
@@ -146,19 +147,20 @@ def fusion_notes(
     """
     opened = SessionOptions(target.providers, threads, {**target.options, **(options or {})})
     if (target.executor, target.device) == ("onnxruntime", "cpu"):
-        return read_fusion(model, replace(opened, entries={**_as_there(target), **opened.entries})).notes
+        return read_fusion(model, replace(opened, entries={**fused_as_there(target), **opened.entries})).notes
     if (target.executor, target.device) == ("openvino", "cpu"):
         return _openvino_notes(model, opened)
     return ()
 
 
-def _as_there(target: Target) -> Mapping[str, str]:
+def fused_as_there(target: Target) -> Mapping[str, str]:
     """Return the entry with which ONNX Runtime fuses pairs of int8 as it does by itself on a target elsewhere.
 
-    Without it pairs of int8 are fused on Arm alone. Source: onnxruntime/core/optimizer/qdq_transformer/
-    selectors_actions/qdq_selector_action_transformer.h, 1.31.
+    Without it pairs of int8 are fused on Arm alone. Empty where both processors are of one architecture. Source:
+    onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selector_action_transformer.h, 1.31.
     """
-    if target.why_not_here() is None or not target.architectures:
+    is_known = (target.executor, target.device) == ("onnxruntime", "cpu") and bool(target.architectures)
+    if not is_known or this_processor().architecture in target.architectures:
         return {}
     return {INT8_FUSED: "1" if "arm64" in target.architectures else "0"}
 

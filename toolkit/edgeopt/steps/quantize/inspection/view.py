@@ -25,6 +25,7 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.report.facts import WorkloadFacts
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.inspection.match_float import (
     NO_LIMITS,
@@ -49,16 +50,16 @@ _MOST_NAMED = 4
 _Rows = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedView(WorkloadFacts):
     """All integer tensors of a model, the worst first."""
 
     model: str
+    """Name of the model."""
     tensors: tuple[QuantizedTensor, ...]
+    """Type, scale and zero point of each; with pictures its error too."""
     pictures: int = 0
     """On how many the errors were measured."""
-    notes: tuple[Note, ...] = ()
-    """What was not measured, and why."""
 
 
 def view_quantized(
@@ -85,13 +86,14 @@ def view_quantized(
             f"{loaded.name} holds no integer tensors", remedy="make an INT8 model first: edgeopt quantize"
         )
     if not calib:
-        return QuantizedView(loaded.name, tensors)
+        return QuantizedView(model=loaded.name, tensors=tensors)
     frames = open_frames(Path(calib)).spread(pictures)
     original = _original(against, loaded) if against else None
     inputs = _inputs(loaded, path, recipe, frames)
     measured = measure_tensors(loaded, tensors, inputs, original)
     notes = tuple(_unmatched(measured, original)) if original is not None else ()
-    return QuantizedView(loaded.name, tuple(sorted(measured, key=_badness)), len(frames), notes)
+    worst_first = tuple(sorted(measured, key=_badness))
+    return QuantizedView(model=loaded.name, tensors=worst_first, pictures=len(frames), notes=notes)
 
 
 def _original(against: str, model: Model) -> Model:

@@ -25,8 +25,8 @@ class Attempt:
     outcome: Outcome
     agreement: float
     """With the float model, without labels: 1 is identical."""
-    speed_ratio: float = 1.0
-    """Time of the float model over its own; 1 where no time is measured."""
+    speed_ratio: float | None = None
+    """Time of the float model over its own; None where no time is measured."""
     reason: str = ""
     """Why it is what it is, in one paragraph: of the few that labels may judge."""
     decisions: Decisions | None = None
@@ -35,8 +35,17 @@ class Attempt:
     """Its scheme: which element types weights and most activations have."""
 
     def is_valid(self, least_agreement: float) -> bool:
-        """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""
-        return self.speed_ratio > 1 + _TIE and self.agreement >= least_agreement
+        """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough.
+
+        Where no time is measured it need only agree.
+        """
+        is_faster = self.speed_ratio is None or self.speed_ratio > 1 + _TIE
+        return is_faster and self.agreement >= least_agreement
+
+    @property
+    def pace(self) -> float:
+        """The speed by which attempts are ranked; all that are not timed are alike."""
+        return 1.0 if self.speed_ratio is None else self.speed_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +120,9 @@ def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt
     others = [attempt for attempt in known if not attempt.is_valid(least_agreement)]
     ordered: list[Attempt] = []
     while valid:
-        level = max(attempt.speed_ratio for attempt in valid) * (1 - _LEVEL)
-        ordered += sorted((one for one in valid if one.speed_ratio >= level), key=lambda one: -one.agreement)
-        valid = [attempt for attempt in valid if attempt.speed_ratio < level]
+        level = max(attempt.pace for attempt in valid) * (1 - _LEVEL)
+        ordered += sorted((attempt for attempt in valid if attempt.pace >= level), key=lambda other: -other.agreement)
+        valid = [attempt for attempt in valid if attempt.pace < level]
     return (*ordered, *sorted(others, key=lambda other: -other.agreement))
 
 

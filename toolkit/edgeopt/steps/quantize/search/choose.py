@@ -7,13 +7,22 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.graph.graph import Graph, Node
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.steps.quantize.activations import SIMPLE
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB, Findings
 from edgeopt.steps.quantize.forms import WRITERS, Form
 from edgeopt.steps.quantize.grids.shared import share_grids
-from edgeopt.steps.quantize.heads import feature_readers
 from edgeopt.steps.quantize.keep_float.islands import branch_island, red_tensors
-from edgeopt.steps.quantize.patterns import head_tail, key
+from edgeopt.steps.quantize.patterns import (
+    SAME_GRID,
+    WEIGHTED,
+    downstream,
+    has_weights,
+    head_tail,
+    key,
+    predictions,
+    silu_sigmoid,
+)
 from edgeopt.steps.quantize.scheme import Scheme, candidates, integer_nodes
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.steps.quantize.spatial import is_pointwise
@@ -155,3 +164,43 @@ def _stay(layers: list[Node]) -> str:
 def _names(nodes: list[Node]) -> str:
     shown = ", ".join(str(node.name) for node in nodes[:4])
     return shown if len(nodes) <= 4 else f"{shown} and {len(nodes) - 4} more"
+
+
+# Tell the prediction layers that read features from the layers behind them, which decode.
+
+_ACTIVATIONS = (*SIMPLE, "Clip", "LeakyRelu", "HardSigmoid")
+
+
+def feature_readers(graph: Graph) -> set[Node]:
+    """Return the prediction layers of a many-headed model, without its decoder's layers.
+
+    Rounding what a decoder reads would move boxes. Its layers read shares of a Softmax (the expected distance of
+    distribution focal loss), or lie behind a prediction layer. Where only activations lie between, that one was the
+    last feature layer, and those behind it are predictions too small to count as features.
+    """
+    behind = downstream(predictions(graph))
+    weighted = [node for node in head_tail(graph) if node.op_type in WEIGHTED and has_weights(graph, node)]
+    return {
+        node
+        for node in weighted
+        if not _reads_shares(graph, node) and (node not in behind or _reads_features(graph, node))
+    }
+
+
+def _reads_shares(graph: Graph, node: Node) -> bool:
+    """Whether a layer reads what a Softmax makes, moved or not."""
+    maker = graph.producer(node.inputs[0])
+    while maker is not None and maker.op_type in SAME_GRID:
+        maker = graph.producer(maker.inputs[0])
+    return maker is not None and maker.op_type == "Softmax"
+
+
+def _reads_features(graph: Graph, node: Node) -> bool:
+    """Whether nothing but an activation lies between a layer and the one before it."""
+    source: Value | None = node.inputs[0]
+    while (maker := graph.producer(source)) is not None and maker.op_type not in WEIGHTED:
+        gate = silu_sigmoid(graph, maker)
+        if gate is None and maker.op_type not in _ACTIVATIONS:
+            return False
+        source = (gate or maker).inputs[0]
+    return maker is not None

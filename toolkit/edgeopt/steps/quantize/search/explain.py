@@ -83,22 +83,26 @@ def reason(
         times: Of layers, where they were measured.
         kept: Tensors that stay in float.
     """
-    said = [f"{attempt.name}: about {attempt.speed_ratio:.2f} times as fast as the float model"]
-    said.append(f"Its agreement is {attempt.agreement:.3f}")
+    said = [f"{attempt.name}: its agreement is {attempt.agreement:.3f}"]
+    if attempt.speed_ratio is not None:
+        said = [f"{attempt.name}: about {attempt.speed_ratio:.2f} times as fast as the float model"]
+        said.append(f"Its agreement is {attempt.agreement:.3f}")
     if not attempt.is_valid(least_agreement):
-        wanted = f"faster than float, with an agreement of {least_agreement:.2f} or more"
-        said.append(f"That is not good enough: it must be {wanted}")
+        faster = "" if attempt.speed_ratio is None else "faster than float, with "
+        said.append(f"That is not good enough: it must be {faster}an agreement of {least_agreement:.2f} or more")
     if variant.front and times is not None:
         layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
         said.append(f"Float saves {saved_ms:.2f} ms in {layers}")
         said.append("What conversions at the borders cost is not counted")
     said += [sentence for kept_tensor in kept for sentence in kept_tensor.sentences]
     said += [_capital(note.detail) for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
-    compared = [
-        f"{other.name} ({other.speed_ratio:.2f} times as fast, agreement {other.agreement:.3f})" for other in others
-    ]
+    compared = [f"{other.name} ({_told_speed(other)}agreement {other.agreement:.3f})" for other in others]
     said += [f"Other forms: {'; '.join(compared)}"] if compared else []
     return ". ".join(said) + "."
+
+
+def _told_speed(attempt: Attempt) -> str:
+    return "" if attempt.speed_ratio is None else f"{attempt.speed_ratio:.2f} times as fast, "
 
 
 def _capital(text: str) -> str:

@@ -16,9 +16,8 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
 from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.grids.ranges import LAST_METHODS, NEXT_METHODS
-from edgeopt.steps.quantize.keep_float.front import fastest_front
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
-from edgeopt.steps.quantize.keep_float.layers import fastest_float
+from edgeopt.steps.quantize.keep_float.layers import fastest_float, fastest_front
 from edgeopt.steps.quantize.patterns import is_silu, key
 from edgeopt.steps.quantize.repairs import Repair, all_repairs, model_repairs, weight_repairs
 from edgeopt.steps.quantize.scheme import open_graph
@@ -60,7 +59,8 @@ def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[
     """Yield the first variant of each form, and the first form's with layers in float for speed."""
     first, *others = map(first_variant, forms)
     yield first
-    if first.form is Form.NHWC and first in state.attempts and state.has_time("layers in float for speed"):
+    is_timed = state.speed is not None and first.form is Form.NHWC and first in state.attempts
+    if is_timed and state.has_time("layers in float for speed"):
         twin, model = state.attempts[first].outcome.model, state.sources.model
         times = state.times = state.time_layers(model, twin, state.sources.frames[0], threads)
         for weight in _BORDER_WEIGHTS:

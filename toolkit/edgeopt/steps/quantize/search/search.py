@@ -41,7 +41,7 @@ def search_int8(
     rules: Int8Rules,
     *,
     agreement: Callable[[Model], float],
-    speed: Callable[[Model], float],
+    speed: Callable[[Model], float] | None,
     forms: tuple[Form, ...] = (Form.QDQ,),
     threads: int = 1,
     least_agreement: float = LEAST_AGREEMENT,
@@ -62,7 +62,8 @@ def search_int8(
         calibration_inputs: Real model inputs, one image each; read once, and no longer than a part of the time.
         rules: What INT8 form the target runs.
         agreement: Of a model with the float one, 0 to 1, without labels.
-        speed: Time of the float model over that of a model, measured in turns.
+        speed: Time of the float model over that of a model, measured in turns; None: no time of this machine counts,
+            that of layers neither, and forms are ranked by their agreement.
         forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU, and tried first.
         threads: With which layers are timed.
         least_agreement: Attempts below it are never ranked above one that reaches it.
@@ -117,7 +118,8 @@ def _try(
             _make(state, variant, twin)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
-        if len(state.attempts) == 1 and next(iter(state.attempts.values())).speed_ratio < least_speed:
+        first = next(iter(state.attempts.values()), None)
+        if len(state.attempts) == 1 and first and first.speed_ratio is not None and first.speed_ratio < least_speed:
             return
 
 

@@ -42,7 +42,8 @@ class SearchState:
 
     sources: Sources
     agreement: Callable[[Model], float]
-    speed: Callable[[Model], float]
+    speed: Callable[[Model], float] | None
+    """None: no time is measured, as this machine's would be another's."""
     least_agreement: float
     ends_at_s: float
     """On the monotonic clock."""
@@ -79,10 +80,13 @@ class SearchState:
             outcome = outcome.noted(*find_repair(name).notes(self.sources.prepared(name), setting))
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
-        speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
+        speed = known.speed_ratio if known is not None and is_known else self._speed(outcome.model)
         agreement = self.agreement(outcome.model)
         decisions = decisions_of(self.sources, variant, scheme)
         self.attempts[variant] = Attempt(str(variant), outcome, agreement, speed, decisions=decisions)
+
+    def _speed(self, model: Model) -> float | None:
+        return None if self.speed is None else self.speed(model)
 
     def _is_float(self, variant: Variant, scheme: Scheme) -> Refusal:
         model, findings = self.sources.of(variant)
@@ -164,10 +168,10 @@ class SearchState:
         """
         for _ in range(_MOST_CONFIRMED):
             lead = self.attempts[self.best()]
-            if self.is_over or not lead.is_valid(self.least_agreement):
+            if self.speed is None or self.is_over or not lead.is_valid(self.least_agreement):
                 return
             again = self.speed(lead.outcome.model)
-            if again >= lead.speed_ratio * _AS_FAST:
+            if again >= lead.pace * _AS_FAST:
                 return
             for variant, attempt in self.attempts.items():
                 if (

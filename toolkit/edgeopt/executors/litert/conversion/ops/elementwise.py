@@ -157,10 +157,11 @@ OPS = {
     "Equal": _binary("EQUAL"),
     "And": _binary("LOGICAL_AND"),
     "Or": _binary("LOGICAL_OR"),
+    "Xor": _binary("NOT_EQUAL"),
     "Where": _where,
     "IsNaN": _is_nan,
 }
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
-OTHER_TYPES = dict.fromkeys((*_COMPARISONS, "And", "Or", "Where", "IsNaN"), WHOLE_NUMBERS)
+OTHER_TYPES = dict.fromkeys((*_COMPARISONS, "And", "Or", "Xor", "Where", "IsNaN"), WHOLE_NUMBERS)
 OTHER_TYPES |= dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod"), WHOLE_NUMBERS - {"bool"})
 ON_INTEGERS = {"Add": any_grids, "Sub": any_grids, "Mul": any_grids}
