@@ -39,7 +39,7 @@ class _Work:
     of: int
     began_s: float
     first: int
-    """What was done when it was first told of: that took time that nobody saw."""
+    """Units already done at the first report; nobody saw how long they took, so the pace leaves them out."""
     done: int = 0
     at_s: float = 0.0
     """When `done` last grew."""

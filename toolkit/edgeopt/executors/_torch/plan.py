@@ -32,7 +32,7 @@ class NodeStep:
     repeats: Mapping[int, int] = field(default_factory=dict)
     """Inputs that are alike for all samples and must be written once for each of them: place -> axis."""
     frees: tuple[str, ...] = ()
-    """What nothing reads afterwards."""
+    """Names of the tensors that no later node reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from edgeopt.graph.tensors import TensorSpec
 PRECISION = "bf16"
 """In which prompts and tokens are computed; a processor without it computes them on ONNX Runtime."""
 ENTRIES: Mapping[str, str] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
-"""What products with weights in blocks read is rounded to 8 bits, with a scale for so many numbers of a token: its
-numbers hang on no other token."""
+"""Activations that meet weights in blocks are rounded to 8 bits, with a scale for every 64 numbers of a token, so that
+a token's numbers depend on no other token."""
 _PROVIDER, _KEPT_IN = "CPU", "KV_CACHE_PRECISION"
 _PAGES = re.compile(r"(key|value)_cache\.(\d+)")
 

@@ -58,7 +58,7 @@ _INSTEAD: Mapping[str, str] = {
     NO_TIME: LONGER,
     _UNTESTED: "what decides the safer candidate lets this one be tested",
 }
-"""What would decide where the bound itself lies within what is allowed."""
+"""Reason without a decision -> remedy that would decide, where the bound lies within the allowed drop."""
 
 
 class Word(StrEnum):
@@ -98,7 +98,7 @@ class Judgement:
     wanted: int = 0
     """Samples that would decide, in four of five cases; 0: none would, or nothing is open."""
     why: str = ""
-    """What else the word rests on."""
+    """Further ground for the word, or the reason why nothing is known."""
 
     @property
     def is_proven(self) -> bool:

@@ -23,7 +23,7 @@ from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.quantile import RoundsQuantile, combine_rounds
 
 _SPARE_S = 300.0
-"""What a round may take beyond four times its measuring time."""
+"""Seconds that a round may take beyond four times its measuring time."""
 
 
 @dataclass(frozen=True, slots=True)

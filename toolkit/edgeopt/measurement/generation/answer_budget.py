@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import format_budget, parse_duration_s, short
 
 PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
-"""What may be limited: as it is typed, and as reports call it."""
+"""Part of an answer that a budget may limit, as it is typed -> as reports call it."""
 FRAME = "frame"
 """Time of a frame, which a server may answer in place of texts."""
 

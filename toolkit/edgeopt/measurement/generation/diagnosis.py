@@ -13,7 +13,7 @@ from edgeopt.measurement.bench.finding import Finding, apply_rules
 
 # All are judgement, none was fitted; docs/serving-measured.md has them with their reasons.
 _NOTICED_MS = 100.0
-"""What follows sooner seems to follow at once (Nielsen 1993)."""
+"""Milliseconds below which a response seems immediate (Nielsen 1993)."""
 _TINY_MS = 150.0
 """A first token that comes sooner is not called slow: noticed, and half as much for a display and a network."""
 _LONG_MS = 1000.0

@@ -56,7 +56,8 @@ class GenerationOptions:
         syntax=Syntax.ANSWER_BUDGET,
         shown="none for a language model",
     )
-    """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
+    """Limits to judge: answers go on until each limit is decided, up to 12 times as long. With a load, the answers
+    under that load are judged."""
     max_miss_ratio: float = option(
         MAX_MISS,
         "For a language model: share of the answers.",

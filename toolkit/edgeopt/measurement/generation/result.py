@@ -38,7 +38,7 @@ class LengthTimes(AnswerTimes):
     first: Summary | None = None
     """Rest of TTFT behind pictures, tokens and prefill: choosing a token. None: there are no pictures."""
     judged: AnswerVerdict | None = None
-    """What the answers prove about the budget; None: none was asked for."""
+    """Verdict of the answers on the budget; None: no budget was set."""
 
     @property
     def prefill_tokens_per_s(self) -> float | None:

@@ -11,7 +11,7 @@ from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.endpoint.connection import ConnectTimes, ServerPlace
 
 Sample = Frame | Tensors
-"""What is sent: a picture, or tensors by name."""
+"""One request's content: a picture, or tensors by name."""
 CONNECTED_NS: Final = ConnectTimes(0, 0, 0, 0)
 """The times of a connection that was there already."""
 

@@ -99,7 +99,7 @@ class FrameServerResult(BenchResult):
     interface: str
     model: str
     sent: str
-    """What was sent, for a reader."""
+    """The frames that were sent, in words."""
     once: Mapping[str, Summary]
     """Stages of a new connection: `dns`, `connect`, `tls`."""
     trip_ms: float

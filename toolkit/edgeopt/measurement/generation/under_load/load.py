@@ -41,7 +41,7 @@ class LoadRun:
     """In which requests were sent."""
     requests: tuple[Answered, ...]
     work: BatchWork
-    """What the engine ran."""
+    """The engine's runs and tokens in this run."""
     waiting: int
     """Requests without a slot when the last one of a timetable had been sent."""
 

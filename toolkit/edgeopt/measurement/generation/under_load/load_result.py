@@ -62,7 +62,8 @@ class LoadTimes:
     by_length: tuple[AnswerTimes, ...]
     goodput: Goodput | None
     judged: AnswerVerdict | None
-    """What the answers prove about the budget; given up ones are over every limit."""
+    """Verdict of the answers on the budget, where requests that were given up exceed every limit; None: no budget was
+    set."""
 
 
 def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: float = MAX_MISS) -> LoadTimes:
