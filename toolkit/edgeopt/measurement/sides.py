@@ -64,7 +64,7 @@ class SideFacts:
     figures: Mapping[str, SideFigure] = field(default_factory=dict)
     """Figures beside those that are judged, such as `peak memory`, in the order of their table."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What its engine is set to, where engines differ."""
+    """The engine's settings, where engines differ in them."""
 
 
 class Loss(Protocol):
@@ -142,7 +142,7 @@ class Baselined:
     """The baseline, as a guard sees it."""
 
     held: Any
-    """What `CheckGuard.read` returned of the baseline's file; None: it holds nothing of the guard."""
+    """The guard's value in the baseline, as `CheckGuard.read` returned it; None: the baseline has none."""
     is_open: bool
     """Whether its workload is open too, as the first of the sides."""
     why_gone: str = ""

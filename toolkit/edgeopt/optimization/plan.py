@@ -83,7 +83,8 @@ class Plan:
     """Decides what calibration draws."""
     training_s: float = TRAINING_S
     tried: Mapping[str, Step] = field(default_factory=dict)
-    """What is embedded, or read otherwise, though nobody asked, where whole frames are proven faster with it."""
+    """Steps that embed parts of the recipe or read frames otherwise, though nobody asked: they are taken where whole
+    frames are proven faster with them."""
 
     def tried_on(self, executor: str) -> Mapping[str, Step]:
         """Return what is tried inside a model that an engine runs."""

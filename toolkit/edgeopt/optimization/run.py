@@ -115,11 +115,11 @@ class Run:
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
     to_label: str = ""
-    """What a person may label so that the accuracy is proven; empty: nothing."""
+    """Labels that a person may add so that the accuracy is proven, in a sentence; empty: none are wanted."""
     was_cut: bool = False
     """Whether it was interrupted: what is proven by then is written."""
     course: Course = field(init=False)
-    """What is still to come, as the listener is told ahead."""
+    """The parts that are still to come, which the listener is told ahead."""
 
     def __post_init__(self) -> None:
         self.course = Course(self.listener)

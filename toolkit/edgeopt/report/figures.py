@@ -27,7 +27,7 @@ class Emphasis(StrEnum):
 
     CHOSEN = "chosen"
     FIRST = "first"
-    """What the others are compared with."""
+    """The mark with which the others are compared."""
     PLAIN = "plain"
     FAINT = "faint"
     """Beaten by another, or of little weight."""
@@ -67,7 +67,7 @@ class Figure:
 
     title: str
     text: str
-    """What it says, in a sentence: it stands in for the figure where that cannot be seen."""
+    """The figure's message in a sentence, for readers who cannot see it."""
     file: str = ""
     """A picture of it relative to the folder in which the document lies; empty: there is none."""
 
@@ -118,7 +118,7 @@ class Bars(Figure):
     """Names of the parts of each bar, in order."""
     bars: tuple[Bar, ...]
     tail: str = ""
-    """What the end of `Bar.tail` is: `p99`."""
+    """Name of the value at which `Bar.tail` ends: `p99`."""
     limit: Limit | None = None
 
 
@@ -199,7 +199,7 @@ class BeforeAfter(Figure):
     """Pictures of the same thing by two models."""
 
     before: str
-    """What made the first ones."""
+    """Name of the model that made the first pictures."""
     after: str
     pairs: tuple[PicturePair, ...]
 

@@ -140,7 +140,7 @@ class LiveResult(RunResult):
     seconds: float
     """How long it took."""
     saved: str
-    """What was saved, in a clause; empty: nothing was to be."""
+    """The saved files, in a clause; empty: nothing was to be saved."""
     viewed: str
     """Where it was shown, and how often; empty: nowhere."""
     learned: str = ""

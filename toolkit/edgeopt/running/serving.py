@@ -46,7 +46,7 @@ class ServeOptions:
     certificate_key: Path | None = None
     """None: it lies in the same file."""
     prompting: Prompting = field(default_factory=Prompting)
-    """What stands before every prompt, the context, and who guesses."""
+    """Text before every prompt, length of the context, and the draft that guesses."""
     guesses: int | None = None
     """Tokens of one text guessed a run, in one slot; None: as the recipe says."""
     uses_draft: bool = True

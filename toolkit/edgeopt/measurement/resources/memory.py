@@ -66,7 +66,7 @@ class MemoryTrace:
     arena_bytes: int | None = None
     """Bytes that the engine's arena held; None: no profile measured it."""
     missing: tuple[str, ...] = ()
-    """What this system does not tell, and why."""
+    """Readings that this system does not give, each with the reason."""
 
     @property
     def now_bytes(self) -> int | None:

@@ -57,7 +57,7 @@ class WholeSubject(Protocol):
 
 
 Opened: TypeAlias = tuple[FrameTask, Session] | WholeSubject
-"""What takes turns: a task with its session, or something that marks its own stages."""
+"""One side of the turns: a task with its session, or a subject that marks its own stages."""
 
 
 def mark_frames(opened: Opened, frames: Pictures, clock: Clock) -> Marked:

@@ -77,7 +77,8 @@ class Decision:
     untimed: str = ""
     """Why nothing was measured; empty where it was."""
     unproven: str = ""
-    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
+    """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
+    would take; empty: there is no such candidate."""
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,9 @@ class EmbeddedParts:
     recipe: Recipe | None = None
     """Recipe of the bundle; None: as that of the model, nothing is embedded."""
     inside: Inside | None = None
-    """What is measured of the chosen model with the parts inside."""
+    """Figures of the chosen model with the parts inside; None: no part is inside."""
     reduced: Inside | None = None
-    """What is measured of it with JPEG files decoded at a part of their size; None: they are decoded whole."""
+    """Figures of the chosen model with JPEG files decoded at a part of their size; None: they are decoded whole."""
     notes: Sequence[Note] = ()
 
     def deployed(self, candidate: Candidate) -> Candidate:

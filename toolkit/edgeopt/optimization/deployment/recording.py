@@ -55,7 +55,7 @@ class BundlePart:
     """Target whose engine opens it, and its options."""
     threads: int
     judged_as: Engine | None = None
-    """What computes its numbers here; None: as the candidate was judged."""
+    """Engine that computes its numbers here; None: the engine that judged the candidate."""
 
 
 def p50_of(candidate: Candidate) -> float | None:

@@ -108,7 +108,7 @@ class FormContest:
     """Parts of an answer in which a form must be proven slower to go out."""
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
-    """What judges a model by windows."""
+    """Judges a model by windows."""
     clients: int = 1
     """Answers that are timed at once."""
     answer_tokens: int = 0

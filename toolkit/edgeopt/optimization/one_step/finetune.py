@@ -50,7 +50,7 @@ class FigureChange:
     before: float
     after: float
     by: Drop
-    """What it changed by, for the better where above zero, with its 95 % interval over pictures."""
+    """The change, above zero where the student got better, with its 95 % interval over pictures."""
 
     def __str__(self) -> str:
         return f"{format_score(self.before)} to {format_score(self.after)}, better by {self.by}"

@@ -23,7 +23,7 @@ class Tried:
     score: float | None = None
     """Metric on the labels; None where they were not asked."""
     judgement: Judgement | None = None
-    """What the labels prove of it; None where they were not opened for it."""
+    """Proof of its accuracy by the labels; None: the labels were not read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class QuantizeResult:
     options: Mapping[str, str] = field(default_factory=dict)
     """Session options with which the file was measured, beyond those of the target."""
     tensors: tuple[Mapping[str, Any], ...] = ()
-    """What is known of each tensor, the worst first; see `tensor_rows`."""
+    """Figures of each tensor, the worst first; see `tensor_rows`."""
     untimed: str = ""
     """Why no form's speed is known: what differs between this machine and the target; empty: it was measured."""
     given: str = ""

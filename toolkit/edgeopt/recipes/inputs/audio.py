@@ -99,7 +99,7 @@ class Audio:
     """Before the window, which the model hears again in front of it; zeros at the beginning of a sound."""
     pad: Pad = Pad.END
     scale: Annotated[float, Within(1e-9, 1e9)] = 1.0
-    """What samples within -1 and 1 are multiplied by: 32768 for a model of 16-bit numbers."""
+    """Factor of samples, which lie within -1 and 1: 32768 for a model of 16-bit numbers."""
     normalise: bool = False
     """Whether the samples of a window are brought to mean 0 and deviation 1 before their features are taken."""
     fft: Annotated[int, Within(0, 2**16)] = 0

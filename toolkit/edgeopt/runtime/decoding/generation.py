@@ -137,7 +137,7 @@ class AnswerOptions:
     ends: bool = True
     """Whether the model may end the answer; False for benchmarks, which want all tokens."""
     long: Long = Long.REFUSE
-    """What to do with a prompt that fills the context."""
+    """Treatment of a prompt that fills the context."""
     keep: int = 0
     """Number of first tokens of the prompt that are never cut, such as those of a stored prefix."""
     shifts: bool = False
