@@ -31,7 +31,7 @@ MOST_SAMPLES = 4
 _INPUTS = "inputs"
 """The array of the inputs' names; empty where no tensors are stored."""
 _NAMES = {"frame": PICTURE, TEXT: TEXT}
-"""What begins the name of a stored array that is a whole sample, and what `sample_of` calls it."""
+"""Prefix of the name of a stored array that is a whole sample -> the array's name for `sample_of`."""
 _MOST_STORED = 2 << 20
 """Bytes of the inputs of one bundle before they are compressed, the first sample apart."""
 _MOST_SAMPLE = 16 << 20

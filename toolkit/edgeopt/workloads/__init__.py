@@ -53,7 +53,7 @@ class Kind:
     require: Callable[[str], None]
     """Raise EdgeoptError where a source of this kind is not there, or damaged."""
     checks: tuple[str, ...] = ()
-    """What `check` can leave out: `latency`, and the names of the guards of its sides."""
+    """Checks that `check --skip` can leave out: `latency`, and the names of the guards of its sides."""
     phone_reason: str = "edgeopt-runner runs single models of frames on a phone"
     """Why it does not run on phones; empty: it does."""
     exports: Callable[[str, str], bool] = lambda *_: False

@@ -21,7 +21,7 @@ from edgeopt.runtime.serve.writing import PromptPiece, Written
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
 DONE: Final = b"data: [DONE]\n\n"
 _LEAST_LOGPROB: Final = -9999.0
-"""What stands for minus infinity, which JSON has not; OpenAI writes it too."""
+"""Logarithm in place of minus infinity, which JSON has not; OpenAI writes it too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Feature:
     gain: NDArray[np.float32] | None = None
     """By which the student's channels are multiplied before they are compared; None: they are compared as they are."""
     offset: NDArray[np.float32] | None = None
-    """What is added then."""
+    """Summand of the student's channels after that; None: nothing is added."""
 
 
 def shared_tensors(student: Model, teacher: Model) -> tuple[str, ...]:

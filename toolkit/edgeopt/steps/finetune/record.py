@@ -28,7 +28,7 @@ class Record:
     teacher: str
     made: str
     note: str
-    """What came of it, in a sentence."""
+    """The outcome, in a sentence."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     losses: tuple[float, ...]

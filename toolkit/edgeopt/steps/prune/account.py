@@ -59,7 +59,7 @@ class PruningAccount:
     why: str
     """In one sentence: what was found, or why the dense model stays."""
     sparsity: str = ""
-    """What zeros in single weights would save on the target."""
+    """Effect of zeros in single weights on the target, in a clause."""
     groups: tuple[GroupRow, ...] = ()
     pins: tuple[PinRow, ...] = ()
 

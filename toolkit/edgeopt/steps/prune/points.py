@@ -55,7 +55,7 @@ class Point:
     """Which ones, sorted."""
     removed_blocks: tuple[str, ...]
     repair: str
-    """What mended its weights; empty: nothing."""
+    """Name of the repair of its weights; empty: none was made."""
     expected_ratio: float
     """Speed against the dense model, by the latency table."""
     measured: Ratio | None

@@ -66,7 +66,7 @@ class KeptTensor:
     cost_ms: float | None
     """Cost of its layers in float against integers, below zero where float is faster; None where none was timed."""
     saved_agreement: float | None
-    """What agreement loses when it is quantized after all; None where that was not tried."""
+    """Loss of agreement when it is quantized after all; None: that was not tried."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class SearchResult:
     rounded: frozenset[str] = frozenset()
     """Tensors that the first attempt rounds to integers."""
     calibration: Calibration | None = None
-    """What calibration saw of the model as it came, for a search for another engine."""
+    """Ranges that calibration saw in the model as it came, for a search for another engine."""
     times: LayerTimes | None = None
     """Times of layers, where they were measured."""
 
