@@ -38,7 +38,7 @@ class SessionOptions:
     """How a session is opened."""
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    """In order of preference; the first must really run."""
+    """Execution providers in order of preference; the first must really run."""
     threads: int = 1
     entries: Mapping[str, str] = field(default_factory=dict)
     """The executor's own configuration entries; an unknown key is an error."""

@@ -56,7 +56,7 @@ class Network:
     form: str = "module"
     """`module`, `program` (torch.export's) or `torchscript`: each goes another way."""
     program: Any = None
-    """For the form `program`: what torch.export made."""
+    """Program that torch.export made, for the form `program`."""
     outputs: tuple[str, ...] = ()
     """Names of the tensors it returns; empty: as the answer's structure says."""
     recipe: Recipe | None = None

@@ -37,7 +37,7 @@ class NetworkSource:
     where: str
     """`package.module:factory`, a path, or an id."""
     task: OptimumTask | None = None
-    """For which a network of Hugging Face is opened; None: the one of its own class."""
+    """Task for which a network of Hugging Face is opened; None: the task of its own class."""
 
     def __str__(self) -> str:
         prefix = next((name for name, kind in _PREFIXES.items() if kind is self.kind), "")

@@ -235,7 +235,7 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 _SOURCE = "hf:"
-"""Before a folder or an identifier of Hugging Face."""
+"""Mark before a folder or an identifier of Hugging Face."""
 
 
 def find_model(name: str) -> Path:

@@ -37,7 +37,7 @@ class Samples:
     """
 
     stages: tuple[str, ...]
-    """In order, as task and session name them."""
+    """Stages in order, as task and session name them."""
     times_ns: NDArray[np.int64]
     """(n, len(stages))"""
     frame_ns: NDArray[np.int64]

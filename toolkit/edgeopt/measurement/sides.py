@@ -54,7 +54,7 @@ class SideFacts:
     given: str
     """As the user named it."""
     size_bytes: int | None
-    """With its external data; None: not known, it is an earlier result."""
+    """Bytes of the model with its external data; None: not known, as of an earlier result."""
     sha256: str
     """SHA-256 of its models; empty: not known."""
     threads: int
@@ -93,7 +93,7 @@ class Quality:
     metric: str
     value: float
     loss: Loss | None = None
-    """Against the first; None: of the first itself, or samples that cannot be paired."""
+    """Loss against the first; None: this is the first, or the samples cannot be paired."""
     loss_name: str = "drop"
     more_is_better: bool = True
     agreement: float | None = None

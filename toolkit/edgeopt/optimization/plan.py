@@ -55,7 +55,7 @@ class Plan:
     """A printable plan: the same inputs give the same plan."""
 
     steps: Mapping[str, Step]
-    """By name, in their order."""
+    """Steps by name, in their order."""
     calib: Path | None
     """None: without calibration pictures, or synthetic ones."""
     synthetic: bool
@@ -67,7 +67,7 @@ class Plan:
     max_drop: float
     threads: int
     threads_wanted: int
-    """By a person or the profile; 0: nobody says."""
+    """Threads that a person or the profile wants; 0: nobody says."""
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
     cores: str = ""

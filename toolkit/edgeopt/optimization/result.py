@@ -30,7 +30,7 @@ class Inside:
     agreement: float
     """Agreement of its answers with those of the same model alone, 0 to 1."""
     score: Accuracy | None = None
-    """With the parts inside; None without labels."""
+    """Metric with the parts inside; None without labels."""
     frame_p50_ms: float | None = None
     frame_p99_ms: float | None = None
     speed: Ratio | None = None

@@ -93,7 +93,7 @@ class KeyFigure:
 
     label: str
     text: str
-    """With its unit, as short as can be: `1.42x`."""
+    """Figure with its unit, as short as can be: `1.42x`."""
     detail: str = ""
     """The figure's interval or comparison: `95 % interval 1.31 to 1.55`."""
 

@@ -91,7 +91,7 @@ class Points(Figure):
     y: Axis
     points: tuple[ChartPoint, ...]
     limit: Limit | None = None
-    """On the x axis."""
+    """Limit on the x axis."""
     paths: tuple[tuple[str, ...], ...] = ()
     """Names of points that a line joins, in its order."""
 
@@ -141,7 +141,7 @@ class Lines(Figure):
     y: Axis
     lines: tuple[Curve, ...]
     limit: Limit | None = None
-    """On the y axis."""
+    """Limit on the y axis."""
     is_dotted: bool = False
     """Whether each value is a dot of its own, and no line joins it with the next one."""
 

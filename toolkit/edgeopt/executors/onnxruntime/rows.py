@@ -305,7 +305,7 @@ class SharedRows(RowPasts):
         self._states = RowStates(self._states.parts, count)
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
         self._prompts: dict[int, Any] = {}
-        """By row, what the graph of prompts is bound to."""
+        """Row -> binding of the graph of prompts."""
         turns = self._images is not None and self._images.shifts
         self._shifts = [TextShifts(capacity) for _ in range(count)] if turns else []
 

@@ -66,7 +66,7 @@ class Positions:
     """Base of the frequencies."""
     scaling: str = "default"
     factor: float = 1.0
-    """By which a text may be longer than those that were learned first."""
+    """Factor by which a text may be longer than those that were learned first."""
     learned: int = 2048
     """Tokens of those."""
     low: float = 1.0

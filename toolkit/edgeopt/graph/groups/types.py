@@ -99,7 +99,7 @@ class ChannelGroups:
     """The dependency groups of one graph; they hold for every model of the same graph, whatever its weights."""
 
     groups: tuple[Group, ...]
-    """In the order of the graph."""
+    """Groups in the order of the graph."""
     pins: tuple[Pin, ...]
     plan: CutPlan = field(default_factory=CutPlan, repr=False, compare=False)
 

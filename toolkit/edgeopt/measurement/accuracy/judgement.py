@@ -77,7 +77,7 @@ class Judgement:
 
     word: Word
     samples: int
-    """On which it rests."""
+    """Number of samples on which the word rests."""
     allowed: float
     """Metric that may be lost; without labels, the least agreement."""
     level: float = LEVEL
@@ -88,7 +88,7 @@ class Judgement:
     drop_most: float | None = None
     """One-sided bounds of the drop, each wrong in `level` of all cases."""
     agreement: float | None = None
-    """With the original's answers to these samples, 0 to 1; None where labels judge."""
+    """Agreement with the original's answers to these samples, 0 to 1; None where labels judge."""
     agreement_least: float | None = None
     """One-sided bound of it."""
     changed: int | None = None

@@ -19,7 +19,7 @@ class AnswerBudget:
     """Limits of an answer, one or both."""
 
     limits_ms: Mapping[str, float]
-    """By `TTFT` and `TPOT`; of a server of frames by `FRAME`."""
+    """Limits in milliseconds by `TTFT` and `TPOT`; of a server of frames by `FRAME`."""
 
     def __str__(self) -> str:
         return ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in self.limits_ms.items())

@@ -75,7 +75,7 @@ class Symptoms:
     burst_ratio: float | None = None
     """Share of an answer's pieces that came in one read."""
     whole_ms: float | None = None
-    """From the request to the end of its answer."""
+    """Milliseconds from the request to the end of its answer."""
     output_tokens: float | None = None
     tiny_after_ratio: float | None = None
     """Ratio at the shortest prompt: time after the first token over the time before it."""
@@ -333,4 +333,4 @@ RULES: tuple[Rule, ...] = (
     find_batch_not_live,
     find_big_customers,
 )
-"""In order of urgency."""
+"""Rules in order of urgency."""

@@ -46,7 +46,7 @@ class GenerationOptions:
     seconds: float = option(
         SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"{SECONDS:g}s"
     )
-    """At least so long, and at least six answers of each length."""
+    """Least seconds of answers; each length gets at least six answers."""
     threads: int = threads_option("Model and device", f"{DEFAULT_THREADS}, shared by the sessions")
     seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
     budget: AnswerBudget | None = option(

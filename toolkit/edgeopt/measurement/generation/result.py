@@ -74,7 +74,7 @@ class GenerationResult(BenchResult):
     context: int
     lengths: tuple[LengthTimes, ...]
     loads: tuple[LoadTimes, ...] = ()
-    """Under the load asked for, one for each number of slots."""
+    """Times under the load, one entry for each number of slots."""
     heard_bytes: int = 0
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     state_bytes: int = 0

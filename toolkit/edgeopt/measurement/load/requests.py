@@ -76,9 +76,9 @@ class RequestRun(Generic[Outcome]):
     """The requests of a load, and how long they went on."""
 
     outcomes: tuple[Outcome, ...]
-    """In the order in which they ended; of a timetable as they were sent."""
+    """Outcomes in the order in which requests ended; of a timetable in the order in which they were sent."""
     window_ns: int
-    """In which requests were sent."""
+    """Nanoseconds in which requests were sent."""
     seconds: float
     """Until the last answer."""
 

@@ -214,7 +214,7 @@ class Pace:
     """How long a run in turns lasts, and how it is cut."""
 
     seconds: float
-    """To run frames; the least rounds run whatever it says."""
+    """Time for frames; the least rounds run whatever it is."""
     enough: int | None = None
     """Stop before that once each model has so many frames after warm-up; None: never."""
     most_legs: int = _MOST_LEGS
@@ -241,7 +241,7 @@ class Turns:
     """Raw samples of one interleaved run, and what the machine did meanwhile."""
 
     samples: Mapping[str, Samples]
-    """By label; the second copy of the first has its label and `AGAIN`."""
+    """Samples by label; the second copy of the first has its label and `AGAIN`."""
     readings: tuple[CounterReading, ...]
     anchors: tuple[AnchorTimes, ...]
     workers: int

@@ -86,7 +86,7 @@ class Bench:
     """The sessions and frames that candidates are measured on."""
 
     openers: Mapping[str, Callable[[], Opened]]
-    """By name, the baseline first."""
+    """Openers by name, the baseline first."""
     frames: Frames
     budget_ms: float
     workers: int
@@ -103,7 +103,7 @@ class Bench:
     time_limit_s: float | None = None
     """Time limit of the whole run, to say which one would have been enough."""
     until_s: float = math.inf
-    """On the monotonic clock: what is left of a time limit then is for judging accuracy."""
+    """Instant on the monotonic clock: the rest of a time limit is for judging accuracy."""
     same: frozenset[str] = frozenset()
     """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
 

@@ -31,13 +31,14 @@ class LanguageForm:
     size_bytes: int
     perplexity: float
     rise: Rise | None = None
-    """Against the original; None of the original itself."""
+    """Rise of the perplexity against the original; None of the original itself."""
     agreement: float = 1.0
     """Share of tokens behind which it would choose as the original does."""
     times_ms: Mapping[str, float] = field(default_factory=dict)
     """Medians of the whole answer, TTFT and TPOT."""
     speed: Mapping[str, Ratio] = field(default_factory=dict)
-    """Against the original: over fresh processes of the chosen one, in turns in one process of the others."""
+    """Ratio to the original's times, by part: of the chosen form over fresh processes, of the others in turns in one
+    process."""
     unfit: str = ""
     """The loss that is too high, in a clause; empty: it is fit."""
     precision: str = BASELINE

@@ -44,7 +44,7 @@ class TimeShares:
     began_s: float = field(default_factory=monotonic)
     notes: list[Note] = field(default_factory=list)
     was_cut: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C ended it."""
     is_late: bool = False
     """Whether a part was not finished in its share."""
 

@@ -19,7 +19,7 @@ class Tried:
     speed_ratio: float | None
     """Time of the float model over its own, in turns; None where this machine is not the target."""
     agreement: float
-    """With the float model, without labels."""
+    """Agreement with the float model, without labels."""
     score: float | None = None
     """Metric on the labels; None where they were not asked."""
     judgement: Judgement | None = None
@@ -45,7 +45,7 @@ class QuantizeResult:
     baseline: float | None = None
     """The metric of the model as given."""
     pictures: int = 0
-    """On which the metric was computed."""
+    """Number of pictures on which the metric was computed."""
     max_drop: float = 0.0
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)

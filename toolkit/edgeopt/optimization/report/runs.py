@@ -55,7 +55,7 @@ class EarlierRun:
     accuracy: Accuracy | None = None
     drop: float | None = None
     speed: str = ""
-    """Against the run's own original, with its interval."""
+    """Speed against the run's own original, with its interval."""
     size_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:

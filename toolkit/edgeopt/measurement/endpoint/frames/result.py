@@ -110,7 +110,7 @@ class FrameServerResult(BenchResult):
     tells_sending: bool
     """Whether sending was seen; if not, it counts as the server's time."""
     alone: tuple[EncodedTimes, ...]
-    """By encoding, one frame at a time, all in turns."""
+    """Times of frames sent singly, by encoding, all in turns."""
     ratios: Mapping[str, Ratio]
     """How many times as fast the other encodings are as the first."""
     load: str

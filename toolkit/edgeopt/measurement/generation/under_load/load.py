@@ -38,7 +38,7 @@ class LoadRun:
     """Why texts take turns; empty: they do not."""
     cache_bytes: int
     window_ns: int
-    """In which requests were sent."""
+    """Nanoseconds in which requests were sent."""
     requests: tuple[Answered, ...]
     work: BatchWork
     """The engine's runs and tokens in this run."""

@@ -45,7 +45,7 @@ class LoadTimes:
     """Why they are not; empty: they are."""
     cache_bytes: int
     seconds: float
-    """In which requests were sent."""
+    """Time in which requests were sent."""
     requests: int
     unfinished: int
     """Given up long after the last request was sent."""

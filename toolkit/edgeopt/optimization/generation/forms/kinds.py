@@ -158,7 +158,7 @@ def _kept(bits: int) -> MatrixForm:
 
 
 KEPT = {bits: _kept(bits) for bits in (4, 8)}
-"""By the bits of most of its weights, the form of a model that came in blocks of integers: they stay as they are."""
+"""Forms of a model that came in blocks of integers, which stay as they are, by the bits of most of its weights."""
 
 
 def precision_of(model: Model) -> str:
