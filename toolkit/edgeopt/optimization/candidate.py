@@ -46,7 +46,7 @@ class Prediction:
 
     time: PredictedTime
     speed: PredictedSpeed
-    """Over the original's."""
+    """Speed over the original's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class Run:
     frame_ms: float = 0.0
     """Milliseconds of the original, one frame timed where there is a time limit; 0: not known."""
     paces: dict[str, float] = field(default_factory=dict)
-    """By a target's name: time of the float model on the target's own engine over that on another of the device."""
+    """Target's name -> time of the float model on the target's own engine over its time on that engine of the
+    device."""
     fault_of: Callable[[Target], str] = lambda _: ""
     """Tells how the engine of another target errs on the model as it came."""
     looked_at: frozenset[str] = frozenset()

@@ -163,10 +163,10 @@ class Context:
     """Whether such a step was asked for: without pictures it falls away, but weights may still be integers."""
     threads: int
     ends_at: float
-    """On the monotonic clock, in seconds: when the time limit is reached."""
+    """Second of the monotonic clock at which the time limit is reached."""
     time_limit_s: float | None = None
     most_pictures: int = CALIBRATION_PICTURES
-    """On which one look at a model may run it: few where the model is slow against the time limit."""
+    """Most pictures on which one look at a model may run it: few where the model is slow against the time limit."""
     process_s: float = 0.0
     """Seconds of one fresh process of a proof; 0: not known, as without a time limit."""
     turn_s: float = 0.0
@@ -198,7 +198,7 @@ class Context:
     pool: AnswerPool = HERE
     """Answers the frames on which accuracy is judged: this process, or a cluster that answers alike."""
     int8_speeds: dict[str, float] = field(default_factory=dict)
-    """By a target's name: speed of the best INT8 form that a search made for it, over the engine's own float model."""
+    """Target's name -> speed of the best INT8 form that a search made for it, over the engine's own float model."""
     checked_outputs: list[Tensors] = field(default_factory=list)
     """Outputs of the original for the pictures on which drift is measured; see `original_outputs`."""
 

@@ -35,7 +35,7 @@ class Rounds:
     quantiles: Mapping[str, RoundsQuantile]
     """`p50`, `p90`, `p99`."""
     anchors: tuple[AnchorTimes, ...]
-    """Before, between and after the rounds."""
+    """Times of the anchor before, between and after the rounds."""
 
 
 def run_rounds(

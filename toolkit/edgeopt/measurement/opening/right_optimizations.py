@@ -87,7 +87,7 @@ class _Answers:
 
 
 _known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correction | EngineAbortError] = {}
-"""By the model's fingerprint, the providers and the target's own entries: a process finds out once."""
+"""Results by the model's fingerprint, the providers and the target's own entries: a process finds out once."""
 
 
 def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], target: Target) -> Correction:

@@ -187,7 +187,7 @@ def in_rounds(samples: Samples, block: int, rounds: int) -> Samples:
 
 
 AGAIN = " again"
-"""After the first one's label: its second copy."""
+"""Ending of the label of the first one's second copy."""
 PICTURES = 32
 _BLOCK_SECONDS = 0.04
 """Short against a neighbour's bursts, long against a cache refill."""

@@ -32,15 +32,17 @@ from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import make_task
 
 SECONDS = 5.0
-"""For the time of a frame beside that of the same model with nothing embedded."""
+"""Seconds for the time of a frame beside that of the same model with nothing embedded."""
 _MOST_FRAMES, _MOST_SECONDS = 600, 60.0
 """Frames that judge a budget, where one is asked for, and the longest that they may take."""
 TRIAL_SECONDS = 1.0
-"""For the first look at whole frames of what nobody asked for, and for each fresh process of its proof; 0: no look."""
+"""Seconds for the first look at whole frames with parts embedded unasked, and for each fresh process of its proof; 0:
+no look."""
 PROCESSES = 5
 """Fresh ones of its proof."""
 LEAST_AGREEMENT = 0.9
-"""With the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes by that."""
+"""Least agreement with the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes
+by that."""
 
 
 @dataclass(frozen=True)

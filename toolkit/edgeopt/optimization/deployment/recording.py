@@ -279,7 +279,7 @@ def _held(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
 
 _MOST_FRAMES = 128
 _MOST_S = 3.0
-"""For reading and running the frames."""
+"""Seconds for reading and running the frames."""
 _SEED = 0
 
 

@@ -29,7 +29,7 @@ class TextRow:
     """One text of a file."""
 
     line: int
-    """On which it ends, from 1."""
+    """Line on which it ends, from 1."""
     text: str
     values: Mapping[str, str] = field(default_factory=dict)
     """Values of its row's other columns, by column in lower case."""

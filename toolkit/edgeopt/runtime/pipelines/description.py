@@ -82,7 +82,7 @@ class Description:
     max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
     """Max drop of the metric, where labels judge the whole."""
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
-    """With the answers of the original, where no labels judge."""
+    """Least agreement with the answers of the original, where no labels judge."""
     check: Check = field(default_factory=Check)
     """The limits of `edgeopt check`."""
     folder: Path = field(default=Path(), compare=False)

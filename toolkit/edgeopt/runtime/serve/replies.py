@@ -29,11 +29,11 @@ class WholeAnswer:
     """One answer that is over."""
 
     text: str
-    """With the prompt before it, where that is repeated."""
+    """Text of the answer, with the prompt before it where that is repeated."""
     written: Written
     queue_ns: int
     logprobs: Mapping[str, Any] | None = None
-    """From `Reply.logprobs_of`."""
+    """Log probabilities, from `Reply.logprobs_of`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ _LEAST_GAIN = 0.01
 _SAME = 1e-6
 """Loss of rounding alone."""
 _COMPARED_PICTURES = 4
-"""On which channels are recognised."""
+"""Pictures on which channels are recognised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Record:
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     losses: tuple[float, ...]
-    """On held-out pictures, after each of the steps."""
+    """Losses on held-out pictures, after each of the steps."""
 
     @classmethod
     def of(cls, student: Model, teacher: Model, made: Distilled) -> Record:

@@ -210,14 +210,14 @@ class _Work:
     context: Context
     setting: Setting
     precision: str
-    """In which the model will run."""
+    """Precision in which the model will run."""
     step: ChannelStep
     memory: Memory
     fitted: list[Tensors]
     judged: list[Tensors]
     """Held out: no repair sees them before it is chosen."""
     looks: Looks
-    """At which positions of layers' outputs, first of the fitted, then of the judged."""
+    """Positions of layers' outputs that are looked at, first of the fitted pictures, then of the judged."""
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None

@@ -69,7 +69,7 @@ class CellRun:
     waited_s: float
     """Seconds until the machine was free."""
     began_s: float
-    """By the worker's clock, in seconds since 1970."""
+    """Instant by the worker's clock, in seconds since 1970."""
     ended_s: float
     lines: tuple[str, ...]
     """Last lines of the command's output."""

@@ -46,9 +46,9 @@ class _Way:
     """How inputs of certain shapes are computed."""
 
     one: ComputationPlan
-    """For a single sample."""
+    """Plan for a single sample."""
     all: ComputationPlan | None
-    """For all samples at once; None: one by one."""
+    """Plan for all samples at once; None: one by one."""
     first: Values
     """The answers to the first sample alone, against which the first answers for all are checked; then empty."""
 

@@ -43,7 +43,7 @@ class Findings:
     """SQNR of each tensor on its grid, all channels together: for the report, it orders nothing."""
 
     off: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By form the keys of the nodes that it computes otherwise than its integers say; see `find_off_layers`."""
+    """Form -> keys of the nodes that it computes otherwise than its integers say; see `find_off_layers`."""
 
     def off_in(self, form: str) -> frozenset[str]:
         """Return those of a form."""

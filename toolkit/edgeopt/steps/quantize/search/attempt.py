@@ -12,7 +12,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.search.decisions import Decisions
 
 _TIE = 0.02
-"""By so much an attempt must be faster than float: a minute of measuring on a shared machine is no finer."""
+"""Share by which an attempt must be faster than float: a minute of measuring on a shared machine is no finer."""
 _LEVEL = 0.04
 """Speeds of two attempts closer than this are equal: each has the error of its own comparison with float."""
 
@@ -24,13 +24,13 @@ class Attempt:
     name: str
     outcome: Outcome
     agreement: float
-    """With the float model, without labels: 1 is identical."""
+    """Agreement with the float model, without labels: 1 is identical."""
     speed_ratio: float | None = None
     """Time of the float model over its own; None where no time is measured."""
     reason: str = ""
     """Why it is what it is, in one paragraph: of the few that labels may judge."""
     decisions: Decisions | None = None
-    """From which the same model can be made again; None of a search that keeps none."""
+    """Decisions from which the same model can be made again; None of a search that keeps none."""
     precision: str = "w8a8"
     """Its scheme: which element types weights and most activations have."""
 

@@ -46,7 +46,7 @@ class SearchState:
     """None: no time is measured, as this machine's would be another's."""
     least_agreement: float
     ends_at_s: float
-    """On the monotonic clock."""
+    """Second of the monotonic clock at which the search ends."""
     time_layers: LayerTimer = time_layers
     attempts: dict[Variant, Attempt] = field(default_factory=dict)
     refused: dict[Variant, Refusal] = field(default_factory=dict)
