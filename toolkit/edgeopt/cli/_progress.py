@@ -26,7 +26,7 @@ _BAR = 24
 _CLOCK = 22
 """Columns of the time beside a bar of the whole; of half an hour it takes more."""
 _CLOSE_S = 60
-"""From which time left it is told in steps of ten seconds, below in steps of five: it is expected, not known."""
+"""Seconds above which the time left is shown in steps of ten seconds, below in steps of five: it is a forecast."""
 _INDENT = 11
 """Indent of the lines that go on: under the text beside a label."""
 

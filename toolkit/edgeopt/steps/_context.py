@@ -133,7 +133,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """On which engine a step's models run, in which precision scheme, and what they are called."""
+    """The engine on which a step's models run, their precision scheme and their names."""
 
     engine: Engine
     precision: str

@@ -148,7 +148,7 @@ class _Users(Generic[Outcome]):
         self._outcomes, self._is_over = outcomes, is_over
         self._numbers, self._lock = count(), Lock()
         self.last_ns = 0
-        """Until which somebody asked again."""
+        """Nanoseconds from the start to the end of the last answer after which a user asked again."""
 
     def ask_in_turn(self, _: int) -> None:
         """Be one user, until the time is over and there are enough answers."""

@@ -38,7 +38,7 @@ class Columns:
 
     output: str
     axis: int = -1
-    """Along which the numbers of one place lie."""
+    """Axis along which the numbers of one place lie."""
     first: int = 0
     end: int | None = None
     """The first that is no more of them; negative: from the end; None: all."""

@@ -42,7 +42,7 @@ _CHUNK = 4
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At which positions of a layer's output pictures are looked at."""
+    """The positions of a layer's output at which pictures are looked at."""
 
     most: int = POSITIONS
     """Most positions in one picture, spread evenly."""
