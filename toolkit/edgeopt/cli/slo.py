@@ -63,7 +63,7 @@ def slo(
     from edgeopt.measurement.slo.run import plan_from, summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
-        plan, day, name, trust = plan_from(
+        plan = plan_from(
             result,
             within_ms=within,
             share=percentile / 100,
@@ -73,7 +73,7 @@ def slo(
             delay_s=lag + cold,
             tell=progress.progress,
         )
-    show(summarize(plan, day, name, trust), form)
+    show(summarize(plan), form)
 
 
 COMMAND = slo

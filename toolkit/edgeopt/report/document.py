@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
 from edgeopt.report.figures import Figure
+from edgeopt.report.result import Result
 
 T = TypeVar("T")
 LABEL = 10
@@ -174,13 +175,11 @@ class VerdictLines:
 class Document:
     """One command's result, for a reader and for a program."""
 
-    command: str
-    """Command that made it: `optimize`."""
+    result: Result
+    """The result itself, for other programs."""
     subject: str
     """Name of the model or of another subject."""
     title: str
-    data: Any
-    """The result as plain values, for other programs."""
     sections: tuple[Section, ...] = ()
     verdict: VerdictLines | None = None
     """None: there was nothing to judge."""
@@ -189,3 +188,13 @@ class Document:
     judgements: tuple[JudgedCase, ...] = ()
     seconds: float = 0.0
     """How long it all took; 0: not known."""
+
+    @property
+    def command(self) -> str:
+        """Command that made it: `optimize`."""
+        return self.result.command
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The result as plain values, for other programs."""
+        return self.result.as_json()

@@ -153,6 +153,11 @@ class LiveResult(RunResult):
             return EXIT_INTERRUPTED
         return EXIT_PASS if self.budget is None else self.budget.verdict.exit_code
 
+    @property
+    def verdict_word(self) -> str:
+        """The verdict on the budget; empty where none was asked for."""
+        return self.budget.verdict.upper() if self.budget else ""
+
     def told(self) -> LiveResult:
         """Return the result for another process: without the model, of a pipeline with plain values as answers."""
         answers = (answer.told() for answer in self.answers if isinstance(answer, FrameAnswer))

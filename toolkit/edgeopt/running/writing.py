@@ -63,6 +63,13 @@ class WrittenResult(RunResult):
             return EXIT_INTERRUPTED
         return EXIT_MISSED if self.missed else EXIT_PASS if self.is_decided else EXIT_INCONCLUSIVE
 
+    @property
+    def verdict_word(self) -> str:
+        """The verdict of this one answer on the budget; empty where none was asked for."""
+        if self.budget is None:
+            return ""
+        return "FAIL" if self.missed else "PASS" if self.is_decided else "INCONCLUSIVE"
+
     def own_figures(self) -> dict[str, Any]:
         """Return the whole text, times and counts."""
         account = asdict(self.account)

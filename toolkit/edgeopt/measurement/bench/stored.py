@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.measurement.bench.result import RAW, SCHEMA
+from edgeopt.measurement.bench.result import RAW
 from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.statistics.budget import Verdict, worst_of
+from edgeopt.report.result import SCHEMA
 from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.system.toml import read_object
 
@@ -28,6 +29,8 @@ class StoredResult:
     name: str
     kind: str
     """Kind of workload."""
+    over_network: bool
+    """Whether times hold the way to another machine."""
     source: str
     """Samples or prompts that it was fed, in words; empty: not recorded."""
     samples: Samples
@@ -78,7 +81,8 @@ def read_stored(path: Path) -> StoredResult:
         return StoredResult(
             path=path,
             name=str(values["name"]),
-            kind=str(values.get("kind", "frames")),
+            kind=str(values["kind"]),
+            over_network=bool(values["over_network"]),
             source=str(values.get("source", "")),
             samples=samples,
             environment=Environment.from_json(values["environment"]),

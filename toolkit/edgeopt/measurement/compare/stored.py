@@ -72,6 +72,15 @@ class StoredSides:
         """Do nothing: nothing is open."""
 
 
+def kind_of_results(sources: Sequence[str]) -> str:
+    """Return the kind of workload of earlier results.
+
+    Raises:
+        InvalidFileError: If the first cannot be read.
+    """
+    return read_stored(Path(sources[0])).kind
+
+
 def open_sides(sources: Sequence[str], options: Contest) -> StoredSides:
     """Read earlier results, of any kind of workload.
 

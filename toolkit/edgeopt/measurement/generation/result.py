@@ -16,6 +16,7 @@ from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary
+from edgeopt.report.result import fields_as_json
 from edgeopt.system.text import plural
 
 
@@ -155,4 +156,4 @@ class GenerationResult(BenchResult):
         samples = self.samples.to_json() if self.samples else None
         more = {"cpu": self.cpu, "source": self.source, "samples": samples}
         cold = {"cold": self.cold.to_json()} if self.cold else {}
-        return replace(self, cold=None, samples=None)._fields_as_json() | more | cold
+        return fields_as_json(replace(self, cold=None, samples=None)) | more | cold

@@ -58,7 +58,7 @@ class DayPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return asdict(self) | {"best": asdict(self.best) if self.best else None}
 
 
 def read_rates(path: Path) -> list[float]:

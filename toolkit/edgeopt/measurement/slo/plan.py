@@ -94,7 +94,7 @@ class SloPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return asdict(self) | {"deployed": asdict(self.deployed)}
 
 
 class Trials:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.judgement import Judgement
+from edgeopt.optimization.result import ModelReport
+from edgeopt.report.result import Result, fields_as_json
+from edgeopt.system.machine.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,11 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeResult:
+class QuantizeResult(Result):
     """The result of the search for an INT8 form."""
+
+    command: ClassVar[str] = "quantize"
+    kind: ClassVar[str] = ModelReport.kind
 
     model: str
     target: str
@@ -56,6 +62,8 @@ class QuantizeResult:
     """Why no form's speed is known: what differs between this machine and the target; empty: it was measured."""
     given: str = ""
     """The model as it was asked for: a path or a shipped name, which `compare` takes too."""
+    environment: Environment | None = None
+    """The machine that searched, and its software."""
 
     @property
     def exit_code(self) -> int:
@@ -65,6 +73,6 @@ class QuantizeResult:
         judged = self.chosen.judgement
         return EXIT_PASS if judged is None or judged.is_proven else EXIT_INCONCLUSIVE
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "file": str(self.file) if self.file else None, "exit_code": self.exit_code}
+        return {**fields_as_json(self), "file": str(self.file) if self.file else None}

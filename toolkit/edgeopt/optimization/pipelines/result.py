@@ -9,7 +9,7 @@ from typing import ClassVar
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.pipelines.choice import Combination, StageForm
-from edgeopt.optimization.report.result import FramesReport, Report
+from edgeopt.optimization.report.result import FramesReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class JointReport(FramesReport):
     """Everything that one run found: candidates are whole pipelines, the second is chosen together, if there is one."""
 
     kind: ClassVar[str] = "pipeline"
-    derived: ClassVar[tuple[str, ...]] = (*Report.derived, "chosen_forms")
+    derived: ClassVar[tuple[str, ...]] = ("chosen_forms",)
 
     code: str
     """Where the app's functions lie, as the user wrote it; empty: there are none."""

@@ -18,7 +18,6 @@ from edgeopt.optimization.report.result import is_report
 from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.tasks import Accuracy
 
-SCHEMA = 1
 _UNTOLD = ("cpu.flags", "inputs", "session.placement", "model.inputs", "model.outputs")
 """Facts that fill pages, or that others say shorter."""
 

@@ -21,6 +21,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.report.result import PlainResult
 from edgeopt.runtime.bundle import (
     MOST_TARGETS,
     SCHEMA,
@@ -395,14 +396,13 @@ def summarize(bundle: Bundle, wrote: str = "") -> Document:
         next_command=f"edgeopt bench {shlex.quote(str(bundle.folder))}",
     )
     sections = (Section(table=table), Section("Why", values=reasons))
-    data = as_json(targets, size)
-    return Document("bundle", str(bundle.folder), f"Bundle {bundle.folder}", data, sections, verdict=verdict)
+    result = PlainResult(command="bundle", figures=_figures(targets, size))
+    return Document(result, str(bundle.folder), f"Bundle {bundle.folder}", sections, verdict=verdict)
 
 
-def as_json(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
+def _figures(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
     """Return plain values."""
     return {
-        "schema": 1,
         "folder": str(targets[0].folder),
         "size_bytes": size_bytes,
         "targets": [

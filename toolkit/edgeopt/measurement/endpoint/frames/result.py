@@ -95,6 +95,7 @@ class FrameServerResult(BenchResult):
     """A server of frames, from its client's side."""
 
     kind: ClassVar[str] = "endpoint"
+    over_network: ClassVar[bool] = True
     address: str
     interface: str
     model: str
