@@ -70,7 +70,7 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
         f"bench {table} --queue latest",
         "bench digits_detector --key grass",
         f"compare {table} digits_detector",
-        "bench --help",
+        "bench --help table",
     ]
     paths = os.pathsep.join((str(TOY), os.environ.get("PYTHONPATH", "")))
     environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}

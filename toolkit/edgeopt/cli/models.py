@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import RecipeName
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _KEYS = ("name", "task", "description", "model", "license")
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("name", required=False, type=RecipeName())
 @format_option
 def models(*, name: str | None, form: str) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import TERMINAL, format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, FilePath, Milliseconds, Number
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("result", type=FilePath())
 @click.option(
     "--within",

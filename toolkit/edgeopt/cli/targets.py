@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import TargetName
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from edgeopt.system.declared.target import Target
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("name", required=False, type=TargetName())
 @format_option
 def targets(*, name: str | None, form: str) -> None:

@@ -16,10 +16,9 @@ from typing import Any, Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.system.declared.options import Option, Syntax, option, option_like, options_of
+from edgeopt.system.declared.options import Option, OptionGroup, Syntax, option, option_like, options_of
 
-DRAWN: Final = "How tokens are drawn"
-"""Heading of the help."""
+DRAWN: Final = OptionGroup("draw", "How tokens are drawn", "at random or not")
 
 
 @dataclass(frozen=True, slots=True)
