@@ -19,6 +19,7 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps.quantize.api import Form, quantize
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.system.declared.target import find_target
 
 ENGINES = {"ncnn": Form.INPUTS, "litert": Form.QDQ}
@@ -43,6 +44,7 @@ def built(python, tmp_path_factory) -> Built:
         for engine in ENGINES:
             if not load_executor(engine).why_unavailable():
                 keep_on_engine(made, net, engine, model)
+    keep_grids_of_rows(made)
     return made
 
 
@@ -61,6 +63,21 @@ def keep_on_engine(made: Built, net: str, engine: str, model: Model) -> None:
             made.here[f"{name}-{precision}"] = np.stack([session.run(run)[session.outputs[0].name] for run in runs])
         plain = EXECUTOR.open(written.data, SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED))
         made.original[name] = np.stack([plain.run(run)[plain.outputs[0].name] for run in runs])
+
+
+def keep_grids_of_rows(made: Built) -> None:
+    """Write a transformer whose products LiteRT computes on grids of rows, found as it runs."""
+    executor, model = load_executor("litert"), small_nets.ALL["vision_transformer"]()
+    if executor.why_unavailable():
+        return
+    runs, name = list(small_nets.frames(model, 4, seed=9)), "transformer"
+    np.savez(made.folder / f"{name}-float.npz", x=np.stack([run["x"] for run in runs]))
+    file = made.folder / f"{name}-litert-dynamic.tflite"
+    file.write_bytes(executor.own_file(make_dynamic(model, find_target("litert-cpu").int8).model.source))
+    session = executor.open(file, SessionOptions(("CPU",), 1))
+    made.here[f"{name}-litert-dynamic-fp32"] = np.stack([session.run(run)[session.outputs[0].name] for run in runs])
+    plain = EXECUTOR.open(model.data, SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED))
+    made.original[f"{name}-litert-dynamic"] = np.stack([plain.run(run)[plain.outputs[0].name] for run in runs])
 
 
 @pytest.fixture(scope="module", params=LEVELS)
@@ -99,14 +116,18 @@ def test_ncnn_in_bfloat16_loses_on_arm_what_it_loses_here(net, built, there):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_litert_in_float16_is_as_near_as_11_bits_are(net, built, there):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_in_float16_is_as_near_as_11_bits_are(engine, net, built, there):
     if there[0] not in WITH_DOT:
         pytest.skip(f"{there[0]} has no float16")
-    assert (
-        1e-4
-        < distance(made_by("litert", f"{net}-litert-float-fp16", built, there), built.original[f"{net}-litert-float"])
-        < 5e-3
-    )
+    made = made_by(engine, f"{net}-{engine}-float-fp16", built, there)
+    assert 1e-4 < distance(made, built.original[f"{net}-{engine}-float"]) < 5e-3
+
+
+def test_grids_of_rows_that_litert_finds_on_arm_are_those_found_here(built, there):
+    name = "transformer-litert-dynamic"
+    made, here = made_by("litert", f"{name}-fp32", built, there), built.here[f"{name}-fp32"]
+    assert distance(made, here) < 0.2 * distance(here, built.original[name])
 
 
 @pytest.mark.parametrize("net", NETS)

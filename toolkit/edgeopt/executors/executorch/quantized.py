@@ -20,6 +20,7 @@ from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.ops.convolution import convolved
 from edgeopt.executors._torch.plan import NodeStep
 from edgeopt.executors.executorch.file import ELSEWHERE
+from edgeopt.executors.executorch.found_grids import with_found_grids
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -44,12 +45,14 @@ def for_xnnpack(
     Raises:
         UnsupportedError: If an output of the model is integers of a grid.
     """
-    rewriting = _Rewriting(steps, dict(constants), outputs)
+    known = dict(constants)
+    steps, weights = with_found_grids(steps, known, outputs)
+    rewriting = _Rewriting(steps, known, outputs)
     rewriting.dequantize_what_stays_in_float()
     rewriting.move_on_the_grid_of_results()
     made = rewriting.with_own_dequantizers()
     made = [_computed_so(step, rewriting.constants) for step in made]
-    return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers)
+    return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers - weights)
 
 
 class _Rewriting:

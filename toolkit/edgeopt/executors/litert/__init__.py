@@ -98,7 +98,7 @@ class LiteRTSession(HeldSession):
         from edgeopt.executors.litert.file import operators_of
 
         return tuple(
-            Placement(line.name, line.code, PROVIDER, "int8" if line.arithmetic == "int8" else self._precision)
+            Placement(line.name, line.code, PROVIDER, self._precision if line.arithmetic == "fp32" else line.arithmetic)
             for line in operators_of(self._data)
         )
 

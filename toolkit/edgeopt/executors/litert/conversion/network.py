@@ -54,6 +54,8 @@ _OF_FLOATS: Mapping[str, int] = {
     "BROADCAST_TO": 2,
 }
 """Versions of what is written here for floats (a bias, dilations, half pixels), where that is not the first."""
+_OF_FOUND_GRIDS: Mapping[str, int] = {"FULLY_CONNECTED": 12}
+"""First versions of operators that take floats and weights in int8, with a scale for each output."""
 _TABLES: Mapping[str, str] = {
     "MAXIMUM": "MaximumMinimumOptions",
     "MINIMUM": "MaximumMinimumOptions",
@@ -297,6 +299,8 @@ def _value(words: Any, key: str, value: Any) -> Any:
 
 def _version(network: TfliteNetwork, operator: TfliteOperator) -> int:
     types = {network.tensors[place].dtype for place in operator.inputs if place >= 0}
+    if network.tensors[operator.inputs[0]].dtype == "float32" and "int8" in types:
+        return _OF_FOUND_GRIDS[operator.code]
     if "int8" in types:
         return _OF_INTEGERS.get(operator.code, 2)
     return _OF_FLOATS.get(operator.code, 1)
