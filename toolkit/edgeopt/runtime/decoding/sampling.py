@@ -221,9 +221,8 @@ class Chooser:
             if not is_nan and (limits is None or limits.accepts(best)):  # most tokens that a model wants may follow
                 return best
         places = None if limits is None else np.flatnonzero(limits.allowed())
-        least = (
-            -np.inf if places is None else float(np.finfo(np.float32).min)
-        )  # if only what is NaN may follow, it does
+        # where nothing may follow but tokens whose logits are NaN, one of them does
+        least = -np.inf if places is None else float(np.finfo(np.float32).min)
         known = np.nan_to_num(logits if places is None else logits[places], nan=least)
         place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known.astype(np.float64))
         return place if places is None else int(places[place])
