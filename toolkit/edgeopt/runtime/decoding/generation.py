@@ -335,13 +335,14 @@ class Writing:
         Raises:
             EdgeoptError: If no token continues the answer in its form.
         """
-        if self._follower is not None:
-            logits = self._follower.allowed(logits, [*self.answer, *more])
+        limits = None if self._follower is None else self._follower.behind([*self.answer, *more])
+        if limits is not None and self._asked.logprobs is not None:  # shares of what may follow
+            logits, limits = np.where(limits.allowed(), logits, np.float32(-np.inf)), None
         answer = [*self.answer, *more] if self._asked.sampling.looks_at_answer else ()
         text = [*self.tokens, *more] if more else self.tokens
         if self.sees and self._asked.sampling.repetition_penalty != 1.0:  # which looks tokens up in the vocabulary
             text = [known_token(token) for token in text]
-        token = self._chooser.choose(logits, text, answer)
+        token = self._chooser.choose(logits, text, answer, limits)
         if self._asked.logprobs is not None:
             self._odds.append(odds_of(logits, token, self._asked.logprobs))
         return token

@@ -192,20 +192,33 @@ class Follower:
         self._matcher, self._vocabulary = matcher, vocabulary
         self._done = list[int]()
 
-    def allowed(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
-        """Return (vocabulary,) logits of what may follow an answer; all others are minus infinity.
+    def behind(self, answer: Sequence[int]) -> Follower:
+        """Go behind the last token of an answer, and return the follower, which tells what may come next there."""
+        self._go_to(answer)
+        return self
+
+    def accepts(self, token: int) -> bool:
+        """Return whether a token may come next; if so, the answer goes on with it.
+
+        One token takes a fraction of the time that all take (`allowed`), whose bits alone are 10 us to unpack.
+        """
+        if self._matcher.try_consume_tokens([token]) != 1:
+            return False
+        self._done.append(token)
+        return True
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return (vocabulary,) which tokens may come next, one or more.
 
         Raises:
-            EdgeoptError: If nothing may, as the form became too complex.
+            EdgeoptError: If none may, as the form became too complex.
         """
-        self._go_to(answer)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        may_follow = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+        may_follow = np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(np.bool_)
         if self._matcher.is_error() or not may_follow.any():
             why = self._matcher.get_error() or "no token of this model continues the answer"
             raise EdgeoptError(f"the answer cannot go on in its form: {short(why)}", remedy="ask for a simpler form")
-        allowed: NDArray[np.float32] = np.where(may_follow, logits, np.float32(-np.inf))
-        return allowed
+        return may_follow
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """Return the tokens that follow an answer whatever the model says."""
@@ -221,7 +234,7 @@ class Follower:
     def _go_to(self, answer: Sequence[int]) -> None:
         """Consume what is new in an answer, after taking back what is not in it: guesses that were wrong."""
         done = self._done
-        if list(answer[: len(done)]) != done:
+        if answer[: len(done)] != done:
             pairs = enumerate(zip(done, answer, strict=False))
             shared = next((i for i, (a, b) in pairs if a != b), min(len(done), len(answer)))
             self._matcher.rollback(len(done) - shared)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from numbers import Integral
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +161,18 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
+class Limits(Protocol):
+    """Says which tokens may follow a text."""
+
+    def accepts(self, token: int) -> bool:
+        """Return whether a token may follow; if so, the text goes on with it."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return (vocabulary,) which tokens may follow, one or more."""
+        ...
+
+
 class Chooser:
     """Chooses tokens of one text. The same seed and logits give the same tokens."""
 
@@ -173,15 +185,23 @@ class Chooser:
         """The generator of drawn tokens; NumPy imports it when it is first asked for, and the likeliest needs none."""
         return np.random.default_rng(self._sampling.seed)
 
-    def choose(self, logits: NDArray[np.float32], seen: Collection[int], answer: Sequence[int] = ()) -> int:
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        seen: Collection[int],
+        answer: Sequence[int] = (),
+        limits: Limits | None = None,
+    ) -> int:
         """Return the next token.
 
         Args:
-            logits: (vocabulary,); what is NaN is never chosen.
+            logits: (vocabulary,); what is NaN is never chosen, unless nothing else may follow.
             seen: The tokens before it.
             answer: Those of them that the answer has.
+            limits: The tokens that may follow; None: all.
 
         Raises:
+            EdgeoptError: If no token may follow.
             ValueError: If a bias is of a token that the model has not.
         """
         sampling = self._sampling
@@ -197,8 +217,18 @@ class Chooser:
         if sampling.temperature == 0.0:
             best = int(logits.argmax())  # the first NaN, where there is one
             is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
-            return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if is_nan else best
-        known = np.nan_to_num(logits, nan=-np.inf).astype(np.float64)
+            if not is_nan and (limits is None or limits.accepts(best)):  # most tokens that a model wants may follow
+                return best
+        places = None if limits is None else np.flatnonzero(limits.allowed())
+        # where nothing may follow but tokens whose logits are NaN, one of them does
+        least = -np.inf if places is None else float(np.finfo(np.float32).min)
+        known = np.nan_to_num(logits if places is None else logits[places], nan=least)
+        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known.astype(np.float64))
+        return place if places is None else int(places[place])
+
+    def _drawn(self, known: NDArray[np.float64]) -> int:
+        """Return the place of a logit that is drawn."""
+        sampling = self._sampling
         scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
         with np.errstate(over="ignore"):
             scaled /= sampling.temperature
