@@ -162,7 +162,7 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
-class Limits(Protocol):
+class AllowedTokens(Protocol):
     """Says which tokens may follow a text."""
 
     def accepts(self, token: int) -> bool:
@@ -191,7 +191,7 @@ class Chooser:
         logits: NDArray[np.float32],
         seen: Collection[int],
         answer: Sequence[int] = (),
-        limits: Limits | None = None,
+        limits: AllowedTokens | None = None,
     ) -> int:
         """Return the next token.
 
