@@ -166,7 +166,7 @@ class AllowedTokens(Protocol):
     """Says which tokens may follow a text."""
 
     def accepts(self, token: int) -> bool:
-        """Return whether a token may follow; if so, the text goes on with it."""
+        """Return whether a token may follow."""
         ...
 
     def allowed(self) -> NDArray[np.bool_]:
