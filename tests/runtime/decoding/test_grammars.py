@@ -138,19 +138,19 @@ def test_a_token_is_that_of_masked_logits_however_it_is_chosen(taught, sampling)
     assert kinds == {True, False}
 
 
-def test_a_follower_takes_back_a_token_that_it_accepted_and_that_did_not_come(taught):
-    form = form_of(None, "(red|green|blue) (red|green)", "")
+def test_a_token_is_accepted_where_the_mask_has_it(taught):
+    """The package consumes `{` where the mask has `{"` alone, as the form forces both letters."""
+    form = form_of(PERSON, "", "")
     assert form is not None
-    follower = Grammars(taught.tokenizer, taught.vocabulary, [0]).follower(form)
-    red, blue, end = (taught.tokenizer.encode(word)[0] for word in ("r", "b", "x"))
-    before = follower.behind([]).allowed()
-    assert follower.accepts(blue)
-    assert not follower.accepts(end)
-    assert (follower.behind([]).allowed() == before).all()
-    assert follower.accepts(red)
-    assert not follower.behind([blue]).accepts(red)
+    tokens, answer = taught.tokenizer, list[int]()
+    follower = Grammars(tokens, taught.vocabulary, [0]).follower(form)
+    for token in tokens.encode('{"name": "x", "age": 1'):
+        for place in (answer, [*answer, token], answer):  # there and back, as behind a wrong guess
+            allowed = follower.behind(place).allowed()
+            assert [follower.accepts(each) for each in range(taught.vocabulary)] == allowed.tolist()
+        answer.append(token)
     with pytest.raises(EdgeoptError, match="cannot go on in its form"):
-        follower.behind([end]).allowed()
+        follower.behind([tokens.encode("x")[0]]).allowed()
 
 
 def fits_person(text: str) -> bool:

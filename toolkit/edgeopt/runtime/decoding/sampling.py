@@ -161,11 +161,11 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
-class Limits(Protocol):
+class AllowedTokens(Protocol):
     """Says which tokens may follow a text."""
 
     def accepts(self, token: int) -> bool:
-        """Return whether a token may follow; if so, the text goes on with it."""
+        """Return whether a token may follow."""
         ...
 
     def allowed(self) -> NDArray[np.bool_]:
@@ -190,7 +190,7 @@ class Chooser:
         logits: NDArray[np.float32],
         seen: Collection[int],
         answer: Sequence[int] = (),
-        limits: Limits | None = None,
+        limits: AllowedTokens | None = None,
     ) -> int:
         """Return the next token.
 
