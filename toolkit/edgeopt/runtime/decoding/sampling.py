@@ -161,6 +161,11 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
+_FIRST, _MORE = 128, 16
+"""Tokens that are sorted at first, and by how many times more where the drawn one is not among them: sorting all of
+49,152 takes longer than a model with 135 million weights."""
+
+
 class AllowedTokens(Protocol):
     """Says which tokens may follow a text."""
 
@@ -232,15 +237,26 @@ class Chooser:
         scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
         with np.errstate(over="ignore"):
             scaled /= sampling.temperature
-        order = np.argsort(-scaled, kind="stable")[: sampling.top_k or len(scaled)]
-        shares = np.exp(scaled[order] - scaled[order[0]])
-        shares /= shares.sum()
-        kept = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1
-        kept = min(kept, int(np.count_nonzero(shares >= sampling.min_p * shares[0])))
-        kept = min(kept, int(np.count_nonzero(shares)))  # what may not follow is never drawn, however sums are rounded
-        shares = shares[:kept] / shares[:kept].sum()
-        drawn = int(np.searchsorted(np.cumsum(shares), self._chance.random(), side="right"))
-        return int(order[min(drawn, len(shares) - 1)])
+        weights = np.exp(scaled)  # the likeliest has 1
+        is_cut = 0 < sampling.top_k < len(weights)
+        count = sampling.top_k if is_cut else min(_FIRST, len(weights))
+        chance = self._chance.random()
+        while True:  # with more of the likeliest, until the drawn token is among them
+            order = largest(scaled, count)
+            shares = weights[order]
+            shares /= shares.sum() if is_cut else weights.sum()
+            sums = np.cumsum(shares)
+            kept = int(np.searchsorted(sums, sampling.top_p)) + 1
+            kept = min(kept, int(np.count_nonzero(shares >= sampling.min_p * shares[0])))
+            kept = min(
+                kept, int(np.count_nonzero(shares))
+            )  # what may not follow is never drawn, however sums are rounded
+            is_whole = is_cut or kept < count or count == len(weights)
+            # of those that may be drawn all or, without an end in sight, as many as `min_p` leaves
+            mass = sums[kept - 1] if is_whole else weights[weights >= sampling.min_p].sum() / weights.sum()
+            if is_whole or (sampling.top_p >= 1.0 and chance * mass < sums[-1]):
+                return int(order[min(int(np.searchsorted(sums[:kept], chance * mass, side="right")), kept - 1)])
+            count = min(count * _MORE, len(weights))
 
     def _moved(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
         """Return logits with biases and penalties."""
@@ -253,6 +269,17 @@ class Chooser:
                 raise ValueError(f"logit_bias has the token {token}, the model has 0 to {len(moved) - 1}")
             moved[token] += bias
         return moved
+
+
+def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the places of the `count` largest numbers, largest first, of equal numbers the first: without sorting all."""
+    if count < len(values):
+        least = np.partition(values, len(values) - count)[len(values) - count]
+        above = np.flatnonzero(values > least)
+        places = np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]])
+    else:
+        places = np.arange(len(values))
+    return places[np.argsort(-values[places], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
