@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgeopt.errors import Note
@@ -17,8 +17,8 @@ class WorkloadFacts(Result):
     command: ClassVar[str] = "inspect"
     kind: str = ""
     """Name of the kind of workload; the verb says it."""
-    environment: Environment | None = None
-    """The machine that looked, and its software; the verb says it."""
+    environment: Environment | None = field(default=None, compare=False)
+    """The machine that looked, and its software; the verb says it. Facts of two machines may be equal."""
     notes: tuple[Note, ...] = ()
     """Reasons why it may not run here, and parts that were not looked at."""
 
