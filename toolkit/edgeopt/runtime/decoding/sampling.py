@@ -272,7 +272,7 @@ class Chooser:
 
 
 def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the places of the `count` largest numbers, largest first, equal ones in their order; not all are sorted."""
+    """Return the places of the `count` largest numbers, largest first, equal ones in order; not all are sorted."""
     if count < len(values):
         least = np.partition(values, len(values) - count)[len(values) - count]
         above = np.flatnonzero(values > least)
