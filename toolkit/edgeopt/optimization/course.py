@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, FRAMES_FOR_P99, MOST_SECONDS
 from edgeopt.optimization.plan import Plan
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Listener
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 
 FORMS, MEASURE, CONFIRM, JUDGE, BUNDLE = "other forms", "measure in turns", "confirm", "judge", "write the bundle"
 """Parts behind the steps of the plan, in this order."""

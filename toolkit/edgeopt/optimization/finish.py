@@ -32,7 +32,7 @@ from edgeopt.recipes.binding import Choice
 from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.machine.place import current_place
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited

@@ -36,7 +36,7 @@ from edgeopt.report.document import Document, Value
 from edgeopt.runtime.devices.availability import find_device, is_by_rule, load_executor, why_unavailable
 from edgeopt.steps._context import Listener
 from edgeopt.steps._keep_layers import require_layers
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.declared.device_times import TIMES_SUFFIX
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.machine.threads import engine_threads

@@ -40,7 +40,7 @@ from edgeopt.report.document import Value
 from edgeopt.runtime.devices.availability import is_by_rule
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Engine, Files, Listener
 from edgeopt.steps._pruning import Pruning, parse_pruning
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.declared.target import Target, find_target
 from edgeopt.system.device_clock import carriage_s
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer

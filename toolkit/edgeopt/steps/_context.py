@@ -26,7 +26,7 @@ from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps._training import TRAINING_S
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.declared.target import Target
 from edgeopt.system.processes.time_limit import LONGER, require_time
 from edgeopt.tasks import Task, make_task

@@ -31,7 +31,7 @@ from edgeopt.optimization.labelling.questions import (
 )
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 

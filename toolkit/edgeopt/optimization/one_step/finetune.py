@@ -35,7 +35,7 @@ from edgeopt.steps._context import Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
 from edgeopt.steps.finetune.standing import HeldOutCheck
 from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.declared.optional import require_torch
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.machine.environment import Environment, read_environment

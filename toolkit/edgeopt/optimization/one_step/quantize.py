@@ -33,7 +33,7 @@ from edgeopt.report.document import CommandOutcome, Document, Section, Value, Ve
 from edgeopt.runtime.devices.availability import find_device, require_providers
 from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting
 from edgeopt.steps.quantize.api import is_quantizable
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult

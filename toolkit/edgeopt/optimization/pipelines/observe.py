@@ -19,7 +19,7 @@ from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline, names_of
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.order_statistic import order_statistic
 

@@ -15,7 +15,7 @@ from edgeopt.steps._context import Context, agreement_on_processor
 from edgeopt.steps.compile._form import DeviceForm, Toolchain, note_numbers
 from edgeopt.steps.compile._numbers import check_numbers, compile_model
 from edgeopt.steps.compile._placement import Partition, explain_placement
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.search.attempt import Attempt
 from edgeopt.steps.quantize.search.htp import search_htp
 from edgeopt.system.declared.target import Target

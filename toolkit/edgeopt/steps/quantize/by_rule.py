@@ -11,7 +11,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.steps._context import Context, agreement_on_processor
 from edgeopt.steps.quantize.api import Form
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.search.search import search_int8
 
 _AS_GOOD_AS_FLOAT = 0.97

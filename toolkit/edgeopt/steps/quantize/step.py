@@ -21,7 +21,7 @@ from edgeopt.steps._device_times.device import form_times_of
 from edgeopt.steps._device_times.form_times import FormTimes
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.by_rule import quantize_by_rule
-from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
+from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
