@@ -84,7 +84,7 @@ class Commands(click.Group):
 
 
 _OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}) | NOWHERE_TO_WRITE
-"""What a person mends outside the program, wherever it met it; any other error of the system is a bug."""
+"""Errors of the system that a person mends outside the program, wherever they occur; any other `OSError` is a bug."""
 
 
 def _exit_code_of(error: OSError) -> int:

@@ -242,7 +242,7 @@ class _Known(click.ParamType[str]):
     folder = ""
     """Where the shipped ones lie, below the package's data."""
     file = ""
-    """What tells them: a pattern below that folder."""
+    """Glob pattern below that folder; each match is a known name."""
 
     def known(self) -> list[str]:
         """Return the names of all that is shipped."""

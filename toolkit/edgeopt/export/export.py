@@ -90,7 +90,7 @@ class ExportResult:
     nodes: int
     inputs: tuple[TensorSpec, ...]
     samples: int
-    """On which both were asked."""
+    """Number of samples on which the framework and ONNX Runtime were compared."""
     outputs: tuple[OutputDrift, ...]
     beside: tuple[Path, ...]
     """Recipe, class names, configurations; empty: none was written."""

@@ -8,11 +8,11 @@ from edgeopt.system.declared.options import FileUse, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
-"""What `--eval` reads, in a few words; docs/recipes.md has the rest."""
+"""Kinds of labels that `--eval` reads, in a few words; docs/recipes.md has the rest."""
 SAMPLE_KINDS = "a folder, a video, an .npz, sounds (.wav) or texts"
-"""What holds unlabelled samples."""
+"""Kinds of unlabelled samples, in a few words."""
 EXAMPLES = "edgeopt.measurement.load.models:examples"
-"""What fills the help of `load`."""
+"""Function that fills the help of `load`, as `module:name`."""
 
 
 DEFAULT_TARGET = "cpu"

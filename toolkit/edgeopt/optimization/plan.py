@@ -55,7 +55,7 @@ class Plan:
     """A printable plan: the same inputs give the same plan."""
 
     steps: Mapping[str, Step]
-    """By name, in their order."""
+    """Steps by name, in their order."""
     calib: Path | None
     """None: without calibration pictures, or synthetic ones."""
     synthetic: bool
@@ -67,7 +67,7 @@ class Plan:
     max_drop: float
     threads: int
     threads_wanted: int
-    """By a person or the profile; 0: nobody says."""
+    """Threads that a person or the profile wants; 0: nobody says."""
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
     cores: str = ""
@@ -83,7 +83,8 @@ class Plan:
     """Decides what calibration draws."""
     training_s: float = TRAINING_S
     tried: Mapping[str, Step] = field(default_factory=dict)
-    """What is embedded, or read otherwise, though nobody asked, where whole frames are proven faster with it."""
+    """Steps that embed parts of the recipe or read frames otherwise, though nobody asked: they are taken where whole
+    frames are proven faster with them."""
 
     def tried_on(self, executor: str) -> Mapping[str, Step]:
         """Return what is tried inside a model that an engine runs."""

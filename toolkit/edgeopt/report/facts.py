@@ -13,7 +13,7 @@ class WorkloadFacts:
     """Facts of a workload; a kind of workload adds its own in a dataclass below this one."""
 
     notes: tuple[Note, ...] = ()
-    """What would keep it from running here, or was not looked at."""
+    """Reasons why it may not run here, and parts that were not looked at."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, those of `edgeopt inspect --format json`."""

@@ -49,7 +49,7 @@ class RunResult(ABC):
     is_stream: bool = False
     """Whether the source was a stream, which goes on until somebody ends it; a video is one too."""
     failure: EdgeoptError | None = None
-    """What ended it after its first answer: the source is gone, or the disk is full."""
+    """The error that ended it after its first answer: the source is gone, or the disk is full."""
 
     @property
     def is_cut(self) -> bool:

@@ -38,7 +38,7 @@ class WrittenResult(RunResult):
     model: str
     """Name of the model."""
     account: Account
-    """What it took."""
+    """Tokens and times of the answer."""
     budget: AnswerBudget | None = None
     """Limits that it is judged by; None: none were asked for."""
     language: str = ""

@@ -30,7 +30,7 @@ _MOVES = ("MaxPool", "Concat", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tr
 """Ops that XNNPACK computes on integers with one grid on both sides. ExecuTorch's partitioner hands it such ops between
 different grids all the same, and the program ends at its first run (1.5: error 0x1)."""
 _DTYPES = {0: torch.uint8, 2: torch.uint8, 3: torch.int8}
-"""What ONNX's numbers of types say of a QuantizeLinear without a zero point; all others are refused."""
+"""`output_dtype` of a QuantizeLinear without a zero point -> its type; all other types are refused."""
 _SHIFT = 128
 """Between the zero points of the same grid in uint8 and in int8, the only one that XNNPACK's kernels take."""
 _Constants = dict[str, torch.Tensor]

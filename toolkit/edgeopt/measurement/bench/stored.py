@@ -41,13 +41,13 @@ class StoredResult:
     threads: int
     """0: not recorded."""
     budget_ms: float | None
-    """What a frame may take; None: no frames, or no budget."""
+    """Milliseconds that a frame may take; None: no frames, or no budget."""
     max_miss_ratio: float
     """Share of frames that may take longer."""
     load: str
     """How the frames of `samples` came, in words; empty: nobody says, or answers, which are there one at a time."""
     verdict: str
-    """What the run proved of its limits; empty: there were none."""
+    """Verdict of the run on its limits; empty: there were none."""
 
 
 def is_stored(path: Path) -> bool:

@@ -36,7 +36,7 @@ class Baseline:
     """SHA-256 of its models."""
     threads: int
     held: Mapping[str, Any]
-    """What each guard holds, by its name; a guard that was left out is not there."""
+    """Stored value of each guard, by the guard's name; a guard that was left out has none."""
     trust: str
     """`trusted`, `noisy` or `invalid`; empty where no times were measured."""
     trust_reasons: tuple[str, ...]

@@ -89,7 +89,7 @@ class Gate:
     seed: int = seed_option(MEASURED)
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """What is allowed, by the names of `Check`; a field of its own name goes over it."""
+    """Limits by the names of `Check`; the field of that name, where it is set, overrides."""
 
     @property
     def allowed(self) -> Mapping[str, float]:

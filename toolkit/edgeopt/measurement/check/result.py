@@ -33,9 +33,9 @@ class CheckResult:
     name: str
     verdict: CheckVerdict
     measured: float | None = None
-    """In `unit`; None: nothing was measured."""
+    """Measured value in `unit`; None: nothing was measured."""
     allowed: float | None = None
-    """In `unit`: more is a failure."""
+    """Limit in `unit`: more is a failure."""
     detail: str = ""
     unit: str = "x"
     """`x` is a ratio to the baseline; else the metric's name, or `nodes`."""

@@ -33,7 +33,7 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 LATENCY = "latency"
-"""What every kind of workload is checked for; the rest are guards."""
+"""Check of every kind of workload; the other checks are guards."""
 _NOT_MEASURED = "not judged: latency was skipped"
 
 

@@ -23,9 +23,9 @@ class Compared:
 
     facts: SideFacts
     times: Mapping[str, StageTime]
-    """By part, the whole among them."""
+    """Times by part of a frame, with the whole frame."""
     ratios: Mapping[str, Ratio]
-    """To the first, by part; empty for the first itself."""
+    """Ratios to the first, by part; empty for the first itself."""
     quality: Quality | None = None
     """None: nothing judges it."""
     on_front: bool = False

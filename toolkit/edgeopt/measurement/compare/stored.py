@@ -56,7 +56,7 @@ class StoredSides:
     notes: tuple[Note, ...]
     source: str
     samples: Mapping[str, Samples]
-    """By label."""
+    """Samples by label."""
 
     def score(self, tell: Tell | None) -> Mapping[str, Quality]:
         """Return nothing: a result of `bench` holds times."""

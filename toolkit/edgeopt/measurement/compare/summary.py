@@ -13,7 +13,7 @@ from edgeopt.report.document import CommandOutcome, Document, Section, Table, Va
 from edgeopt.system.text import format_bytes, format_score, plural
 
 Judged = tuple[Compared, str, Ratio]
-"""What was compared, a part of its frame, and the ratio to the first."""
+"""(compared model, part of its frame, ratio of its time to that of the first)."""
 
 
 def summarize(result: Comparison) -> Document:

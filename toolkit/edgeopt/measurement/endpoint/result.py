@@ -77,7 +77,7 @@ class EndpointResult(BenchResult):
     tiny: EndpointTimes
     """Shortest prompt, one at a time."""
     alone: tuple[EndpointTimes, ...]
-    """By length of the prompt, one at a time."""
+    """Times of requests sent singly, by length of the prompt."""
     load: str
     """How requests came together; empty: they did not."""
     loaded: EndpointTimes | None

@@ -46,7 +46,7 @@ class GenerationOptions:
     seconds: float = option(
         SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"{SECONDS:g}s"
     )
-    """At least so long, and at least six answers of each length."""
+    """Least seconds of answers; each length gets at least six answers."""
     threads: int = threads_option("Model and device", f"{DEFAULT_THREADS}, shared by the sessions")
     seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
     budget: AnswerBudget | None = option(
@@ -56,7 +56,8 @@ class GenerationOptions:
         syntax=Syntax.ANSWER_BUDGET,
         shown="none for a language model",
     )
-    """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
+    """Limits to judge: answers go on until each limit is decided, up to 12 times as long. With a load, the answers
+    under that load are judged."""
     max_miss_ratio: float = option(
         MAX_MISS,
         "For a language model: share of the answers.",

@@ -38,7 +38,7 @@ class LengthTimes(AnswerTimes):
     first: Summary | None = None
     """Rest of TTFT behind pictures, tokens and prefill: choosing a token. None: there are no pictures."""
     judged: AnswerVerdict | None = None
-    """What the answers prove about the budget; None: none was asked for."""
+    """Verdict of the answers on the budget; None: no budget was set."""
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
@@ -74,7 +74,7 @@ class GenerationResult(BenchResult):
     context: int
     lengths: tuple[LengthTimes, ...]
     loads: tuple[LoadTimes, ...] = ()
-    """Under the load asked for, one for each number of slots."""
+    """Times under the load, one entry for each number of slots."""
     heard_bytes: int = 0
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     state_bytes: int = 0

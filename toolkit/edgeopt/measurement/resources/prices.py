@@ -16,7 +16,7 @@ LIFE_YEARS = 5.0
 _HOURS_A_YEAR = 8766.0
 PRICE = Within(0, 1e12)
 CURRENCY = "in the currency of the prices"
-"""What stands behind every amount: prices are numbers, and no conversion is made."""
+"""Words behind every amount: prices are numbers, and no conversion is made."""
 COST = "Energy and cost"
 """Heading of the help."""
 

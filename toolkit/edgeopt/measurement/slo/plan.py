@@ -79,7 +79,7 @@ class SloPlan:
     services: int
     """How many were measured."""
     needed: tuple[Needed, ...]
-    """By routing, the fewest replicas first."""
+    """Replicas that each routing needs, the fewest first."""
     points: tuple[LoadPoint, ...]
     """The replicas to deploy at shares of the rate."""
     knee_per_s: float

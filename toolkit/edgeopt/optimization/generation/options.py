@@ -63,7 +63,7 @@ class LanguageOptions:
     """Folder of pictures for the encoder of a model that sees; empty: its encoder stays as it is."""
     threads: int = threads_option(MODEL, f"language models {DEFAULT_THREADS}")
     seconds: float = 20.0
-    """For the long rounds of the contest."""
+    """Time for the long rounds of the contest."""
     budget: AnswerBudget | None = option(
         None,
         "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",

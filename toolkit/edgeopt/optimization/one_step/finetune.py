@@ -50,7 +50,7 @@ class FigureChange:
     before: float
     after: float
     by: Drop
-    """What it changed by, for the better where above zero, with its 95 % interval over pictures."""
+    """The change, above zero where the student got better, with its 95 % interval over pictures."""
 
     def __str__(self) -> str:
         return f"{format_score(self.before)} to {format_score(self.after)}, better by {self.by}"
@@ -68,7 +68,7 @@ class FinetuneResult:
     """None: training gained nothing, and nothing was written."""
     reason: str
     loss: FigureChange
-    """On held-out pictures, against the teacher."""
+    """Loss on held-out pictures, against the teacher."""
     agreement: FigureChange
     """Mean over the same pictures, 0 to 1, by ONNX Runtime."""
     learned: int
@@ -84,7 +84,7 @@ class FinetuneResult:
     labelled: FigureChange | None = None
     """The metric; labels decide nothing here."""
     pictures: int = 0
-    """On which the metric was computed."""
+    """Number of pictures on which the metric was computed."""
     notes: tuple[Note, ...] = ()
     given: str = ""
     """The model as it was asked for: a path, which `compare` takes too."""

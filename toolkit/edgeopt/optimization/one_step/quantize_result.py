@@ -19,11 +19,11 @@ class Tried:
     speed_ratio: float | None
     """Time of the float model over its own, in turns; None where this machine is not the target."""
     agreement: float
-    """With the float model, without labels."""
+    """Agreement with the float model, without labels."""
     score: float | None = None
     """Metric on the labels; None where they were not asked."""
     judgement: Judgement | None = None
-    """What the labels prove of it; None where they were not opened for it."""
+    """Proof of its accuracy by the labels; None: the labels were not read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class QuantizeResult:
     baseline: float | None = None
     """The metric of the model as given."""
     pictures: int = 0
-    """On which the metric was computed."""
+    """Number of pictures on which the metric was computed."""
     max_drop: float = 0.0
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Session options with which the file was measured, beyond those of the target."""
     tensors: tuple[Mapping[str, Any], ...] = ()
-    """What is known of each tensor, the worst first; see `tensor_rows`."""
+    """Figures of each tensor, the worst first; see `tensor_rows`."""
     untimed: str = ""
     """Why no form's speed is known: what differs between this machine and the target; empty: it was measured."""
     given: str = ""

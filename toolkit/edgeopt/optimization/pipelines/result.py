@@ -26,16 +26,16 @@ class JointReport(FramesReport):
     forms: tuple[tuple[StageForm, ...], ...]
     """Forms of each model, the original first."""
     fixed_ms: float
-    """What a frame takes outside the models."""
+    """Milliseconds of a frame outside the models."""
     tail_ratio: float
     front: tuple[Combination, ...]
     """Worth looking at, what loses least first."""
     measured: Combination | None
     """The combination that was measured as a whole; None: the original is it."""
     before: tuple[StageCost, ...]
-    """What each stage took with the models as they came."""
+    """Times of each stage with the models as they came."""
     after: tuple[StageCost, ...]
-    """What each stage takes now."""
+    """Times of each stage with the chosen forms."""
     mend: str
     """Which stage is to be mended first for more speed, and what would be left."""
     reports: Mapping[str, str]

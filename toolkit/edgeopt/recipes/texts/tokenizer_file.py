@@ -26,7 +26,8 @@ _REMEDY = "copy tokenizer.json from where the model came from"
 _MOST_WRITTEN = 8
 """Characters that a normalizer may put in the place of one: a text then stays of bounded length."""
 _SECONDS, _BYTES_A_SECOND = 10.0, 50_000
-"""What a text may take in the child, and more for each byte: usual tokenizers read a megabyte a second."""
+"""Seconds that a text may take in the child, and bytes for which it gets a second more: usual tokenizers read a
+megabyte a second."""
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBERS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"

@@ -12,7 +12,7 @@ from edgeopt.recipes.texts.byte_pairs import bytes_of_letters, read_byte_pairs
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
-"""What stands for a space in the tokens of SentencePiece."""
+"""Character for a space in the tokens of SentencePiece."""
 
 
 class Tokens(Protocol):

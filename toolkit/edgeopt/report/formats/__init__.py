@@ -27,7 +27,7 @@ class Paper:
     """Columns; 0: lines are as long as they are."""
     is_coloured: bool = False
     folder: Path | None = None
-    """In which the document's pictures lie; None: they are not to be had."""
+    """Folder of the document's pictures; None: they are not to be had."""
 
 
 @dataclass(frozen=True, slots=True)

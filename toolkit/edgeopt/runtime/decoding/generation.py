@@ -137,7 +137,7 @@ class AnswerOptions:
     ends: bool = True
     """Whether the model may end the answer; False for benchmarks, which want all tokens."""
     long: Long = Long.REFUSE
-    """What to do with a prompt that fills the context."""
+    """Treatment of a prompt that fills the context."""
     keep: int = 0
     """Number of first tokens of the prompt that are never cut, such as those of a stored prefix."""
     shifts: bool = False
@@ -207,7 +207,7 @@ class Account:
     """Tokens that went through the model, rejected guesses too."""
     tokenize_ns: int = 0
     encode_ns: int = 0
-    """In the encoder, where there is one; of pictures with cutting them."""
+    """Time in the encoder, where there is one; for pictures with cutting them."""
     heard_rows: int = 0
     """Rows of encoder output."""
     image_rows: int = 0
@@ -219,7 +219,7 @@ class Account:
     queue_ns: int = 0
     """Waited for a slot, where several texts share a cache."""
     prefill_ns: int = 0
-    """From its first run to the logits behind the prompt."""
+    """Time from its first run to the logits behind the prompt."""
     detokenize_ns: int = 0
     token_at_ns: tuple[int, ...] = ()
     """When each token was there."""

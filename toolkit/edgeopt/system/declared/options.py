@@ -85,7 +85,7 @@ class Option:
     flags: tuple[str, ...]
     """As it is written, the long form first."""
     shown_default: str
-    """What help shows as the default where the field's own value does not say it; empty: that value."""
+    """Default as help shows it; empty: the field's own value."""
     least: float | None
     most: float | None
     above: bool
@@ -94,7 +94,7 @@ class Option:
     metavar: str
     repeatable: bool
     flag_value: Any
-    """What the presence of a flag means."""
+    """Value that the field gets where the flag is present."""
     names_source: bool
     """Whether its value is the workload, in place of the argument; the argument is then read as `--model`."""
     required: bool

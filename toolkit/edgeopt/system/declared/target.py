@@ -103,7 +103,7 @@ class Target:
     alternatives: tuple[str, ...] = ()
     """Profiles of other executors on the same device: their candidates are measured beside this one's."""
     package: str = ""
-    """What compiles for it, as pip knows it; empty: nothing to install."""
+    """Package that compiles for it, as pip knows it; empty: nothing to install."""
     fused_activations: tuple[str, ...] = ("Relu", "Clip")
     """Activations that its engine computes inside the layer before them, so that they take next to no time."""
     channel_step: Annotated[int, Within(0, 4096)] = 0

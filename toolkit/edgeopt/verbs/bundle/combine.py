@@ -62,9 +62,9 @@ _OTHERWISE = (
     "check",
     "generation",
 )
-"""What may differ between recipes of one model: where it lies, what a form holds of it or how large its pictures are,
-what its tokens are guessed by, and what no
-answer depends on. Of `preprocess` the crop and at which part of their size JPEG files are decoded may differ."""
+"""Fields in which recipes of one model may differ: folder and description, parts that a form holds itself, size of its
+pictures, guesses of tokens, and fields on which no answer depends. In `preprocess` the crop and the part of its size at
+which a JPEG file is decoded may differ."""
 
 
 @dataclass(frozen=True, slots=True)

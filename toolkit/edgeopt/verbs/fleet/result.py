@@ -129,7 +129,7 @@ class FleetResult:
     folder: Path
     cells: tuple[CellResult, ...]
     before: Mapping[str, Mapping[str, Any]]
-    """What the last run of the fleet told of each cell, by its name."""
+    """Account of each cell from the fleet's last run, by the cell's name."""
     bundles: tuple[FleetBundle, ...] = ()
     """One of each workload of which a cell left a bundle."""
 

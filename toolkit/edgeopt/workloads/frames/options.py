@@ -162,7 +162,7 @@ class FrameRun(LiveOptions):
 
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
-"""What `check` can leave out."""
+"""Checks that `check --skip` can leave out."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": FrameBench,

@@ -275,7 +275,7 @@ class GenerationServe(ServeFlags):
 
 
 CHECKS = ("latency", "accuracy", "size", "memory")
-"""What `check` can leave out; `accuracy` is the perplexity, `memory` the cache."""
+"""Checks that `check --skip` can leave out; `accuracy` is the perplexity, `memory` the cache."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": GenerationBench,

@@ -84,7 +84,7 @@ class PipelineRun(LiveOptions):
 
 
 CHECKS = ("latency", "accuracy", "size")
-"""What `check` can leave out."""
+"""Checks that `check --skip` can leave out."""
 OPTIONS: Mapping[str, type] = {
     "bench": PipelineBench,
     "compare": PipelineCompare,

@@ -21,7 +21,7 @@ _IDENTIFIER = b"TFL3"
 _LARGEST_FILE = (1 << 31) - (1 << 24)
 """Offsets of a file are signed 32-bit integers; the rest is left for tensors and operators."""
 _ALIGNMENT = 16
-"""What the schema wants of a buffer (`force_align`), which its Python code does not keep."""
+"""Bytes to which the schema aligns a buffer (`force_align`); its Python code does not."""
 _TYPES: Mapping[str, str] = {
     "float32": "FLOAT32",
     "int8": "INT8",
@@ -83,7 +83,7 @@ _ENUMERATIONS: Mapping[str, str] = {
     "outDataType": "TensorType",
     "outputType": "TensorType",
 }
-"""What the words of these options are names of."""
+"""Option whose value may be a word -> the schema's enumeration that has this word."""
 
 
 @dataclass(frozen=True, slots=True)

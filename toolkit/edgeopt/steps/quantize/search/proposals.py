@@ -25,7 +25,7 @@ from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import ALL_SUMS, Variant, first_variant
 
 Proposal: TypeAlias = tuple[Variant, Variant | None]
-"""What to try, and a measured variant of the same speed if it has the same operators."""
+"""A variant to try, and a measured variant of the same speed if it has the same operators."""
 _STRICTER_DB = (13.0, 16.0, 20.0)
 _BORDER_WEIGHTS = (4.0, 2.0, 1.0)
 """A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
