@@ -204,6 +204,16 @@ def test_what_tests_make_shorter_is_there(name):
     assert hasattr(import_module(module), constant), f"tests/fixtures/fixture_brief.py names {name}"
 
 
+def test_no_interpreter_is_started_that_reads_the_folder_it_starts_in():
+    """Without `-P` a file `json.py` of the user's folder takes the place of Python's own."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.List):
+                words = {word.value for word in node.elts if isinstance(word, ast.Constant)}
+                is_other = "sh" in words or "rknn" in path.parts  # Rockchip's Python may be older than `-P` (3.11)
+                assert is_other or "-P" in words or not words & {"-m", "-c"}, f"{path}, line {node.lineno}"
+
+
 EMPTY_WORDS = {"one", "found", "told", "asked", "given"}
 """Names that say nothing of what they hold."""
 

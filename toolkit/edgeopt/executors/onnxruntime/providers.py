@@ -328,7 +328,7 @@ def missing_library(path: Path) -> str:
     """Return the first library that another one lacks, in the loader's words; empty if it lacks none."""
     import subprocess  # of a device alone
 
-    tried = subprocess.run([sys.executable, "-c", _LOAD, str(path)], capture_output=True, text=True, timeout=120)
+    tried = subprocess.run([sys.executable, "-P", "-c", _LOAD, str(path)], capture_output=True, text=True, timeout=120)
     said = (tried.stderr.strip().splitlines() or [""])[-1].removeprefix("OSError: ")
     return said.split(":")[0] + " is missing" if any(word in said for word in _ABSENT) else ""
 

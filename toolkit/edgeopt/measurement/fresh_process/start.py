@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from edgeopt.runtime.opening import Opening
 from edgeopt.system.disk.files import require_space
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.machine.place import current_place
-from edgeopt.system.processes.worker import run_to_end
+from edgeopt.system.processes.worker import module_command, run_to_end
 
 LONGEST_S = 600.0
 WITHOUT_COLD = "look at edgeopt bench without --cold; it may be the first run that never ends"
@@ -49,7 +48,7 @@ def run_child(module: str, request: str, *, longest_s: float, remedy: str) -> di
     Raises:
         EdgeoptError: If it does not finish in time, dies, or answers with an `error`.
     """
-    command = [sys.executable, "-m", f"edgeopt.measurement.{module}", request]
+    command = module_command(f"edgeopt.measurement.{module}", request)
     try:
         done = run_to_end(command, timeout_s=longest_s)
     except subprocess.TimeoutExpired as error:

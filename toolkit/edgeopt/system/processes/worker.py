@@ -134,8 +134,16 @@ class Worker:
 
 
 def python_worker(module: str, what: str) -> Worker:
-    """Start `python -m module` with this interpreter; no file of the current folder takes a package's place."""
-    return Worker([sys.executable, "-P", "-m", module], what)
+    """Start `python -m module` with this interpreter."""
+    return Worker(module_command(module), what)
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command of `python -m module` with this interpreter.
+
+    With `-P`, as the current folder is the user's: without it, a file `json.py` there takes the place of Python's own.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def close_at_exit(close: Callable[[], None]) -> None:

@@ -24,6 +24,7 @@ from edgeopt.system.cluster.dask import worker_address
 from edgeopt.system.cluster.store import MissingFiles, forget_old, machine_lock, root, stored
 from edgeopt.system.disk.locks import hold
 from edgeopt.system.machine.processor import cpu_name
+from edgeopt.system.processes.worker import module_command
 from edgeopt.verbs.remote.command import FILES
 from edgeopt.verbs.remote.search import MACHINE_LOCK
 
@@ -147,7 +148,7 @@ def _run(request: CellRequest, out: Path, mirror: Path, locks: tuple[int, ...]) 
     """Run the command and tell of each of its lines; return its exit code and the last lines."""
     words = [word.replace(FILES, str(mirror)) for word in request.words]
     options = ["--out", str(out), *(["--resume"] if any(out.glob(_BEGUN)) else [])]
-    command = [sys.executable, "-m", "edgeopt.verbs.fleet.child", words[0], *options, *words[1:]]
+    command = module_command("edgeopt.verbs.fleet.child", words[0], *options, *words[1:])
     last: deque[str] = deque(maxlen=_LAST_LINES)
     tell = _teller(request.key)
     tell("")

@@ -122,7 +122,16 @@ def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:
             venv.create(place, with_pip=True)
         except subprocess.CalledProcessError:
             fail("Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)")
-        pip = [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+        pip = [
+            str(place / "bin/python"),
+            "-P",
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-compile",
+            "--disable-pip-version-check",
+        ]
         pip += ["--no-cache-dir"]  # the cache is the user's, and lies outside of this folder
         pip += _packages_from(json.loads(wheels), place / "wheels")
         done = subprocess.run([*pip, f"{wheel}[{extras}]"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -223,7 +232,7 @@ def watch(job: str) -> None:
         words = [word.replace(FILES, str(mirror)) for word in request["arguments"]]
         with open(ROOT / "measuring.lock", "a") as lock:
             _wait_for(lock, place, err)
-            code = _run([str(WORKERS / worker / "bin/python"), "-m", "edgeopt", *words], place, request, out, err)
+            code = _run([str(WORKERS / worker / "bin/python"), "-P", "-m", "edgeopt", *words], place, request, out, err)
         _write(place / "code", str(code))
 
 

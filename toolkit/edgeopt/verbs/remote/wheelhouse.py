@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from edgeopt.report.document import CommandOutcome, Document, Value, VerdictLine
 from edgeopt.report.result import PlainResult
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.wheel import Wheel
+from edgeopt.system.processes.worker import module_command
 from edgeopt.system.text import format_bytes, plural, short
 
 VARIABLE = "EDGEOPT_WHEELHOUSE"
@@ -114,7 +114,7 @@ def collect_wheels(platform: DevicePlatform, wheel: Wheel, extras: Sequence[str]
         version = platform.python.replace(".", "")
         tags = [word for tag in platform.tags for word in ("--platform", tag)]
         abis = [word for abi in (f"cp{version}", "abi3", "none") for word in ("--abi", abi)]
-        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
+        command = module_command("pip", "download", "-q", "--disable-pip-version-check")
         command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", platform.python]
         command += [*abis, *tags, "--find-links", str(folder), "--dest", str(fetched), wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from edgeopt.runtime.decoding.generation import Account, AnswerOptions
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.system.processes.messages import Message
 from edgeopt.system.processes.programs import add_program, drop_program
-from edgeopt.system.processes.worker import Worker, WorkerDeathError
+from edgeopt.system.processes.worker import Worker, WorkerDeathError, module_command
 
 _WORKER = "edgeopt.measurement.generation.rivals._worker"
 _OPEN_S, _ANSWER_S, _SCORE_S = 600.0, 300.0, 1800.0
@@ -94,7 +93,7 @@ class ApartWriter:
         self.model, self._begun_ns = model, time.perf_counter_ns()
         self.answers = {} if answers is None else answers
         """The last answer to each prompt."""
-        command = [sys.executable, "-m", _WORKER, model.engine]
+        command = module_command(_WORKER, model.engine)
         self._worker = Worker(command, f"the process of {model.label}")
         self._is_closed = False
         add_program(self._worker.pid)  # its processor time is that of the comparison, not of a neighbour
@@ -199,7 +198,7 @@ def prepared(model: ApartModel) -> ApartModel:
     Raises:
         EngineFailure: If it makes none.
     """
-    worker = Worker([sys.executable, "-m", _WORKER, model.engine], f"the process of {model.label}")
+    worker = Worker(module_command(_WORKER, model.engine), f"the process of {model.label}")
     try:
         message = Message({"do": "prepare", **_values_of(model.request)})
         file = type(model.request.file)(_asked(worker, model.label, message, _OPEN_S).values["file"])
