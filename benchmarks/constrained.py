@@ -1,6 +1,11 @@
 """What keeping to a form costs and saves: random schemas, the time of a token, an answer of JSON against free text.
 
-python benchmarks/constrained.py --schemas 3000
+    python benchmarks/constrained.py --schemas 3000
+    python benchmarks/constrained.py --model model.onnx --rounds 40
+
+With `--model` a model of one's own answers in turns with itself: in a grammar that allows everything and freely, and in
+a schema against the same tokens without a follower, run as the schema's are or one by one. The tokens of the last two
+are those of the answer in the schema: each choice is made, and the stored token taken in its place.
 """
 
 from __future__ import annotations
@@ -8,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fixtures"))
 sys.path.insert(0, str(Path(__file__).parent / "generation"))
@@ -22,9 +29,11 @@ from random_schemas import fits, random_schema
 
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
 from edgeopt.running.writing import find_language_model
+from edgeopt.runtime.decoding.generation import Writing
 from edgeopt.runtime.decoding.grammars import Grammars, form_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.system.machine.environment import read_environment
 
 PERSON = {
@@ -74,6 +83,96 @@ def compare(model: LanguageModel, rounds: int, **asked: object) -> str:
     return str(ratio_of_rounds(np.array(logs), pairs=rounds))
 
 
+PROMPT = (
+    "<|im_start|>user\nWrite a JSON object with the name, the street with its number and the postal code of a "
+    "customer, whether it is a company and the kind of request.<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+@contextmanager
+def stored(tokens: Sequence[int], forced: Mapping[int, list[int]]) -> Iterator[None]:
+    """Let answers have stored tokens.
+
+    Args:
+        tokens: Of the answer.
+        forced: Tokens that run together, by how many tokens stand before them; empty: each runs alone.
+    """
+
+    def choose(writing: Writing, logits: NDArray[np.float32], more: Sequence[int] = ()) -> int:
+        logits.argmax()
+        return tokens[len(writing.answer) + len(more)]
+
+    def follows(writing: Writing) -> list[int]:
+        return [] if writing.is_over else forced.get(len(writing.answer), [])
+
+    kept = Writing.choose, Writing.forced
+    Writing.choose, Writing.forced = choose, follows  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Writing.choose, Writing.forced = kept  # type: ignore[method-assign]
+
+
+def forced_of(model: LanguageModel) -> tuple[list[int], dict[int, list[int]]]:
+    """Return the tokens of the answer in the schema, and those that it forces, by how many tokens stand before them."""
+    forced, plain = dict[int, list[int]](), Writing.forced
+
+    def noted(writing: Writing) -> list[int]:
+        made = plain(writing)
+        if made:
+            forced[len(writing.answer)] = made
+        return made
+
+    Writing.forced = noted  # type: ignore[method-assign]
+    try:
+        tokens = [piece.token for piece in model.generate(PROMPT, schema=PERSON, most_tokens=96)]
+    finally:
+        Writing.forced = plain  # type: ignore[method-assign]
+    return tokens, forced
+
+
+def show_turns(model: LanguageModel, rounds: int) -> None:
+    """Print what following costs a token, and what forced tokens save, in turns."""
+    tokens, forced = forced_of(model)
+    text = model.tokenizer.decode(tokens)
+    print(f"{len(tokens)} tokens, {sum(map(len, forced.values()))} of them forced: {text}")
+
+    def seconds(**asked: object) -> tuple[float, list[int]]:
+        answer = model.generate(PROMPT, most_tokens=len(tokens), **asked)  # type: ignore[arg-type]
+        made = [piece.token for piece in answer]
+        times = answer.account.token_at_ns
+        return (times[-1] - times[0]) / 1e9 / (len(times) - 1), made
+
+    def with_stored(together: Mapping[int, list[int]]) -> tuple[float, list[int]]:
+        with stored(tokens, together):
+            return seconds()
+
+    ways: dict[str, Callable[[], tuple[float, list[int]]]] = {
+        "free": seconds,
+        "everything allowed": lambda: seconds(grammar=ANY_TEXT),
+        "the schema": lambda: seconds(schema=PERSON),
+        "its tokens, forced ones together": lambda: with_stored(forced),
+        "its tokens one by one": lambda: with_stored({}),
+    }
+    times = {name: list[float]() for name in ways}
+    for number in range(-2, rounds):
+        for name in list(ways)[:: -1 if number % 2 else 1]:
+            took, made = ways[name]()
+            same = "free" if name == "everything allowed" else name
+            assert made == (tokens if same != "free" else ways["free"]()[1] if number < 0 else made)
+            if number >= 0:
+                times[name].append(took)
+    for name, series in times.items():
+        print(f"{name}: median {1e3 * np.median(series):.3f} ms a token")
+    for name, other in (
+        ("everything allowed", "free"),
+        ("the schema", "its tokens, forced ones together"),
+        ("the schema", "its tokens one by one"),
+    ):
+        logs = np.log(np.array(times[other]) / np.array(times[name]))
+        print(f"{name}: {ratio_of_rounds(logs, pairs=rounds)} of the speed of {other}")
+
+
 class RandomTokens:
     """A vocabulary of random words, as large as those of today's models."""
 
@@ -103,15 +202,15 @@ class RandomTokens:
 def following_us(schema: Mapping[str, object] | None, grammar: str) -> tuple[float, float]:
     """Return median and p99 of what following takes a token, in microseconds, where tokens are drawn at random."""
     grammars, rng = Grammars(RandomTokens(), 50_001, [50_000]), np.random.default_rng(0)
-    times = list[float]()
+    times, chooser = list[float](), Chooser(Sampling())
     while len(times) < 600:
         follower, answer = grammars.follower(form_of(schema, "", grammar)), list[int]()
         while len(answer) < 300:
             logits = rng.normal(size=50_001).astype(np.float32)
             began = perf_counter()
-            allowed = follower.allowed(logits, answer)
+            token = chooser.choose(logits, (), (), follower.behind(answer))
             took = perf_counter() - began
-            answer.append(int(allowed.argmax()))
+            answer.append(token)
             began = perf_counter()
             is_over = answer[-1] == 50_000 or follower.is_whole(answer)
             answer += [] if is_over else follower.forced(answer)
@@ -126,8 +225,14 @@ def main() -> None:
     parser.add_argument("--schemas", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--folder", type=Path, default=Path("out/constrained"))
+    parser.add_argument("--model", type=Path)
     given = parser.parse_args()
     print(read_environment().cpu)
+    if given.model:
+        own, _ = open_language_model(given.model, 1)
+        with own:
+            show_turns(own, given.rounds)
+        return
     model, _ = open_language_model(find_language_model("tiny_lm"), 1)
     with model:
         began = perf_counter()

@@ -7,8 +7,8 @@
 `torch` is transformers' own loop in torch; `fusion` the same weights traced by torch against what fusion makes of them.
 
 The model is the shipped `tiny_lm` made large, so that its speed is that of 55 million parameters and its tokens are
-still its own: products get neurons whose way out is zero, and layers that add nothing are put between its layers. All
-times are ratios of runs in turns, in one process, with one thread; intervals are of 95 %.
+still its own: products get neurons whose way out is zero, and layers that add next to nothing are put between its
+layers. All times are ratios of runs in turns, in one process, with one thread; intervals are of 95 %.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Verbs": (
         "Each does what the command of the same name does. Pass `options` as a whole, or its fields by name.",
         (
+            "edgeopt.report.result:Result",
+            "edgeopt.report.result:ResultHead",
             "edgeopt:optimize",
             "edgeopt.optimization.options:Options",
             "edgeopt:quantize",

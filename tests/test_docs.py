@@ -125,7 +125,7 @@ def test_every_edgeopt_command_in_the_docs_parses(page):
     for line in lines:
         arguments = re.split(r"\S*edgeopt ", line)[-1].split()
         name, options = arguments[0], [one.split("=")[0] for one in arguments if one.startswith("-")]
-        shown = CliRunner().invoke(cli, [name, "--help"]).output
+        shown = CliRunner().invoke(cli, [name, "--help", "all"]).output
         for option in options:
             assert re.search(rf"{re.escape(option)}\b", shown), f"{page.name}: {option} is no option of {name}"
 

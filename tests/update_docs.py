@@ -14,17 +14,25 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.workloads import VERBS, kinds
 
+HOW_TO_READ = """\
+`edgeopt COMMAND --help` (or `-h`) is one screen: the options that most users need, then all options by name, group by
+group. `edgeopt bench --help load` shows one group in full, with units and defaults; the groups' names are in the first
+column of the screen, and shells complete them. `edgeopt bench --help all` shows everything, as below. A command whose
+whole help fits a screen shows it at once.
+"""
 DOCS = Path(__file__).parents[1] / "docs" / "commands.md"
 API = DOCS.with_name("api.md")
 
 
 def shown_help(*command: str) -> str:
-    """Return what `edgeopt COMMAND --help` prints on a wide terminal."""
+    """Return what `edgeopt COMMAND --help all` prints on a wide terminal."""
     result = CliRunner(env={"COLUMNS": "110"}).invoke(
-        cli, [*command, "--help"], prog_name="edgeopt", terminal_width=110
+        cli, [*command, "--help", "all"], prog_name="edgeopt", terminal_width=110
     )
     if result.exit_code:  # an import that fails must not empty a page
-        raise RuntimeError(f"edgeopt {' '.join(command)} --help ended with {result.exit_code}") from result.exception
+        raise RuntimeError(
+            f"edgeopt {' '.join(command)} --help all ended with {result.exit_code}"
+        ) from result.exception
     return result.output.strip()
 
 
@@ -32,7 +40,7 @@ def commands_page() -> str:
     """Return the page with the help of every command."""
     names = cli.list_commands(click.Context(cli))
     parts = [f"## edgeopt {name}\n\n```text\n{shown_help(name)}\n```\n" for name in names]
-    return "\n".join(["# Commands\n", f"```text\n{shown_help()}\n```\n", kinds_and_verbs(), *parts])
+    return "\n".join(["# Commands\n", HOW_TO_READ, f"```text\n{shown_help()}\n```\n", kinds_and_verbs(), *parts])
 
 
 def kinds_and_verbs() -> str:

@@ -15,6 +15,9 @@ from edgeopt.graph.model import load_model
 
 SHIPPED = Path(__file__).parents[2] / "models" / "tiny_lm"
 INNER, LAYERS, CONTEXT = 8192, 16, 2048
+_NEXT_TO_NOTHING = 1e-5
+"""Standard deviation of weights through which layers between the shipped ones answer. Zeros would make matrices alike,
+of which ONNX Runtime holds a single one, which then stays in the processor's cache; matrices of real models differ."""
 
 
 def weights_of_shipped() -> dict[str, np.ndarray]:
@@ -40,8 +43,11 @@ def weights_of_shipped() -> dict[str, np.ndarray]:
 
 
 def write_large(folder: Path) -> None:
-    """Write a Hugging Face folder of the enlarged model: its logits are the shipped one's."""
-    weights, chance = weights_of_shipped(), np.random.default_rng(0)
+    """Write a Hugging Face folder of the enlarged model: its logits are the shipped one's, to 0.003 of 23.
+
+    No two of its large matrices are alike.
+    """
+    weights, chance, other = weights_of_shipped(), np.random.default_rng(0), np.random.default_rng(1)
     large = {name: value for name, value in weights.items() if ".layers." not in name}
     for i in range(LAYERS):
         source, is_first = i * 4 // LAYERS, i * 4 % LAYERS < 4
@@ -58,7 +64,9 @@ def write_large(folder: Path) -> None:
                 else:
                     made[: value.shape[0]] = value
             if not is_first and ("down" in name or "o_proj" in name):
-                made = np.zeros_like(made)
+                made = (_NEXT_TO_NOTHING * other.standard_normal(made.shape)).astype(np.float32)
+            elif not is_first and "_proj" in name and ".mlp." not in name:
+                made = (made + 0.02 * other.standard_normal(made.shape)).astype(np.float32)
             large[name.replace(f"layers.{source}.", f"layers.{i}.")] = made
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024, "hidden_size": 128,

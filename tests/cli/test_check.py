@@ -248,6 +248,7 @@ def some_baseline(**changes: object) -> Baseline:
     samples = Samples(("preprocess", "execute"), times, times.sum(axis=1), np.zeros(40, np.bool_))
     values = {
         "name": "model",
+        "kind": "frames",
         "model": "model.onnx",
         "workload": "a single model of frames",
         "settings": {"recipe": None},
@@ -276,8 +277,8 @@ def test_a_baseline_reads_as_it_was_written(tmp_path):
     ("damage", "message"),
     [
         (lambda text: "{", "is not JSON"),
-        (lambda text: text.replace('"schema": 3', '"schema": 2', 1), "has schema 2, this edgeopt reads 3"),
-        (lambda text: text.replace("edgeopt baseline", "something"), "is no baseline"),
+        (lambda text: text.replace('"schema": 5', '"schema": 3', 1), "has schema 3, this edgeopt reads 5"),
+        (lambda text: text.replace("check --update", "something"), "is no baseline"),
         (lambda text: text.replace('"sha256"', '"sha"'), "is damaged"),
         (
             lambda text: text.replace('"held": {', '"held": [{').replace('},\n  "holds_times"', '}],\n  "holds_times"'),

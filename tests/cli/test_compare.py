@@ -357,7 +357,7 @@ def test_a_result_beside_what_is_not_there_is_told_so(results, tmp_path):
 
 
 def test_times_of_a_server_are_no_plan(results, tmp_path):
-    server = with_values(results[0], tmp_path / "server", kind="endpoint")
+    server = with_values(results[0], tmp_path / "server", kind="endpoint", over_network=True)
     with pytest.raises(EdgeoptError, match="times of a server") as refused:
         plan_from(server, within_ms=50, share=0.9, rate_per_s=1, rates=None, interval_s=60, delay_s=0)
     assert refused.value.remedy == "measure the model: edgeopt bench MODEL -o FOLDER"
@@ -374,11 +374,11 @@ def test_what_a_comparison_is_about_is_named_and_refuses_nothing(results, tmp_pa
     [
         ("{", "is not JSON"),
         ('{"schema": 99}', "has schema 99"),
-        ('{"schema": 3, "kind": "generation", "raw": ""}', "figures of the kind generation, and no raw samples"),
-        ('{"schema": 2}', "has schema 2, this edgeopt reads 3"),
-        ('{"schema": 1}', "has schema 1, this edgeopt reads 3"),
+        ('{"schema": 5, "kind": "generation", "raw": ""}', "figures of the kind generation, and no raw samples"),
+        ('{"schema": 3}', "has schema 3, this edgeopt reads 5"),
+        ('{"schema": 1}', "has schema 1, this edgeopt reads 5"),
         ("[]", "names no schema"),
-        ('{"schema": 3}', "is no result of edgeopt bench"),
+        ('{"schema": 5}', "is no result of edgeopt bench"),
     ],
 )
 def test_a_damaged_result_is_refused_with_the_remedy(results, tmp_path, damage, message):

@@ -64,7 +64,7 @@ def fish(line: str) -> str:
 ZSH = """
 autoload -U compinit; compinit -u -D
 compdef() { bound="$1 $2" }
-_describe() { local named="${@[-1]}"; print -l ${(P)named} }
+_describe() { local named="$3"; print -l ${(P)named} }
 compadd() { local named="${@[-1]}"; print -l ${(P)named} }
 _path_files() { print -l *.onnx }
 eval "$(edgeopt completion zsh)"
@@ -79,6 +79,15 @@ def test_bash_completes_commands_targets_recipes_and_models(shell):
     ]
     assert shell("bash", bash("edgeopt bench x --recipe yolov1")) == ["yolov10"]
     assert shell("bash", bash("edgeopt bench dig")) == ["digits_detector"]
+
+
+@needs_posix
+def test_shells_complete_the_groups_of_a_help(shell):
+    assert shell("bash", bash("edgeopt bench x.onnx --help l")) == ["load", "language"]
+    assert {"steps", "all"} <= {*shell("bash", bash("edgeopt optimize --help "))}
+    assert shell("fish", fish("edgeopt bench --help loa"))[0] == "load"
+    asked = "words=(edgeopt bench -h loa); CURRENT=4; _edgeopt_completion"
+    assert shell("zsh", ZSH + asked)[0].startswith("load:")
 
 
 @needs_posix

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import edgeopt
 from edgeopt.cli import cli
-from edgeopt.cli._verb import GroupedCommand
+from edgeopt.cli._help import SCREEN_LINES, GroupedCommand
 from edgeopt.executors.browser import chromium
 
 
@@ -114,7 +114,19 @@ def test_a_wrong_value_is_told_as_every_error_and_folded_on_a_terminal(monkeypat
     assert all(len(line) <= 50 for line in folded)
 
 
-@pytest.mark.parametrize("name", ["optimize", "bench", "run", "check", "serve"])
+LONG = ["optimize", "bench", "run", "check", "compare", "serve"]
+"""Commands whose whole help fits no screen."""
+
+
+def help_of(name: str, *words: str, columns: int = 80) -> str:
+    """Return what a command prints with `--help` and further words."""
+    width = min(columns, 110) - 2  # as click makes it of a terminal's columns
+    done = CliRunner().invoke(cli, [name, *words], prog_name="edgeopt", terminal_width=width)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("name", LONG)
 def test_every_option_of_a_long_help_stands_under_one_heading(name):
     command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, GroupedCommand)
@@ -123,10 +135,106 @@ def test_every_option_of_a_long_help_stands_under_one_heading(name):
     options = {each.name for each in listed}
     assert len(placed) == len({*placed})
     assert {*placed} == options
-    shown = CliRunner(env={"COLUMNS": "80"}).invoke(cli, [name, "--help"]).output
-    heads = [shown.index(f"\n{heading}:\n") for heading in command.groups]
+    shown = help_of(name, "--help", "all")
+    heads = [shown.index(f"\n{group.heading}:\n") for group in command.groups]
     assert heads == sorted(heads)
     assert all(f"{each.opts[0]} " in shown for each in listed)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
+def test_the_help_of_every_command_fits_a_screen(name, columns):
+    lines = help_of(name, "--help", columns=columns).splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert all(len(line) <= columns for line in lines)
+    assert not any(line.endswith("-") for line in lines)  # inside an option
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_screen_names_every_option_and_says_how_to_read_on(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, GroupedCommand)
+    most_used, groups = help_of(name, "--help").split("\nMost used:\n")[1].split("\nAll options, by group:\n")
+    flags = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert {*re.findall(r"--[a-z-]+", groups)} - {"--help"} == {*flags}
+    assert [line.split()[0] for line in groups.split("\n\n")[0].splitlines() if line[2] != " "] == [
+        group.name for group in command.groups
+    ]
+    assert len(most_used.splitlines()) >= 5
+    assert f"edgeopt {name} --help {next(iter(command.groups)).name} " in groups
+    assert groups.splitlines()[-1].startswith(f"edgeopt {name} --help all ")
+
+
+@pytest.mark.parametrize("name", [*LONG, "inspect"])
+def test_names_of_groups_are_words_that_no_other_group_of_the_command_has(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, GroupedCommand)
+    names = [group.name for group in command.groups]
+    assert len(names) == len({*names})
+    assert all(each.isalpha() and each.islower() and each != "all" for each in names)
+    headings = [group.heading for group in command.groups]
+    assert len(headings) == len({*headings})
+
+
+def test_a_group_is_shown_as_in_the_whole_help():
+    whole = help_of("bench", "--help", "all")
+    for words in (["--help", "load"], ["--help=load"], ["-h", "load"], ["x.onnx", "--help", "load"]):
+        shown = help_of("bench", *words)
+        section = shown[shown.index("\nHow frames arrive:\n") :].rstrip()
+        assert "  --seed INTEGER " in section
+        assert f"{section}\n\nAlso measured:\n" in whole
+    assert "\nWhat each step does:\n" in help_of("optimize", "--help", "steps")
+
+
+def test_a_group_of_one_kind_says_so():
+    assert "for a single model of frames only." in help_of("run", "--help", "model")
+    assert "for a language model only" in help_of("serve", "--help")
+    assert "for a" not in help_of("bench", "--help").split("by group:")[1]
+
+
+def test_other_arguments_beside_help_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lode").mkdir()
+    screen = help_of("bench", "--help")
+    for line in (
+        "--help model.onnx",
+        "model.onnx --help",
+        "--help digits_detector",
+        "--help ./model",
+        "--help lode",  # a bundle that lies here
+        "--load fps:30 --help",
+        "--help --load fps:30",
+        "-h",
+    ):
+        assert help_of("bench", *line.split()) == screen, line
+    assert help_of("run", "b", "--help", "0") == help_of("run", "--help")  # a camera's number
+    assert help_of("targets", "--help", "cpu") == help_of("targets", "--help=all") == help_of("targets", "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "remedy"),
+    [
+        ("bench --help lod", "no group of options named 'lod'", "did you mean 'load'?"),
+        ("bench x.onnx --help=Load", "no group of options named 'Load'", "did you mean 'load'?"),
+        ("serve --help xyz", "no group of options named 'xyz'", "choose from: access, address, all"),
+        ("bench --help threads", "threads is an option", "edgeopt bench --help model"),
+    ],
+)
+def test_an_unknown_group_is_told_with_the_nearest(words, problem, remedy):
+    done = CliRunner().invoke(cli, words.split(), prog_name="edgeopt")
+    assert done.exit_code == 1
+    first, second = " ".join(done.output.split()).split(" -> ")
+    assert first.startswith(f"error: {problem}")
+    assert remedy in second
+
+
+def test_completion_names_groups_and_what_they_are_for():
+    from edgeopt.cli._help import GroupName
+
+    command = cli.get_command(click.Context(cli), "bench")
+    found = GroupName(command.groups).shell_complete(click.Context(command), command.params[0], "")
+    assert [each.value for each in found] == [*(group.name for group in command.groups), "all"]
+    assert all(each.help for each in found)
 
 
 def test_no_command_lists_more_than_sixteen_options_without_headings():
@@ -137,7 +245,7 @@ def test_no_command_lists_more_than_sixteen_options_without_headings():
 
 
 def test_help_says_the_unit_of_a_number_without_one():
-    shown = CliRunner().invoke(cli, ["optimize", "--help"]).output
+    shown = CliRunner().invoke(cli, ["optimize", "--help", "all"]).output
     assert "--budget MS|33ms|ttft:TIME" in shown
     assert "--time-limit SECONDS|5m" in shown
 

@@ -22,9 +22,10 @@ from edgeopt.errors import EXIT_INTERRUPTED
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.optimize import optimize
-from edgeopt.optimization.report.result import SCHEMA, read_report
+from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.recipe import find_recipe
+from edgeopt.report.result import SCHEMA
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.quantize import STEP
 from edgeopt.steps.quantize.inspection.table import TENSORS, worst_tensors

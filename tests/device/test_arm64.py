@@ -1,33 +1,25 @@
-"""The forms for Arm compute on Arm what they were judged by here: numbers under QEMU's user emulation, never times.
-
-`benchmarks/arm64_python.sh FOLDER` makes the interpreter, `EDGEOPT_ARM64=FOLDER` names it, as `.ci/run` does.
-"""
+"""The forms for Arm compute on Arm what they were judged by here: numbers under QEMU's user emulation, never times."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import small_nets
+from fixture_arm64 import LEVELS, ROUNDING, TARGET, WITH_DOT, Built, distance, python_for_arm, run_on_arm
 from fixture_brief import briefly, ending_after
 from tokenizers import Tokenizer
 
-import edgeopt
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.candidates.engines import as_there, open_engine
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.inputs.pictures import read_picture
-from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.convert.blocks import k_quant
 from edgeopt.steps.convert.float16 import make_float16
@@ -35,50 +27,18 @@ from edgeopt.steps.convert.precisions import CONVERSIONS
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.api import Form, quantize
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
-from edgeopt.system.declared.target import find_target
-from edgeopt.system.machine.processor import cpu_architecture
 
-LEVELS = ("cortex-a72", "cortex-a76", "max,sme=off")
-"""By what ONNX Runtime chooses kernels: no product of bytes, the dot product, and products of matrices (i8mm) and bf16.
-QEMU 7.2 computes SME wrongly."""
-WITH_DOT = LEVELS[1:]
-TARGET = find_target("cpu-arm64")
-ROUNDING = 1e-5
-"""Share of the largest number: integers are exact, and the float layers behind them add up in another order (1e-6)."""
 TOKENS = 48
 FRAMES = 12
 SIZE = (160, 160)
 """The model's own: OpenCV's resize on Arm rounds some 5 % of the numbers otherwise, by one level."""
 MODELS = Path(__file__).parents[2] / "models"
-SIDE = Path(__file__).parents[1] / "fixtures" / "arm64_side.py"
-ENGINES = {"ncnn": Form.INPUTS, "litert": Form.QDQ}
-"""And the form of each."""
-ON_ENGINES = ("mobile", "detector")
 INTEGERS = tuple(f"{net}-{form}" for net in ("mobile", "residual", "detector") for form in ("qdq", "nhwc"))
-
-
-@dataclass(frozen=True)
-class Built:
-    """What was made here, and what it computes here as it is judged for Arm."""
-
-    folder: Path
-    here: dict[str, np.ndarray]
-    """By form: the first output of all runs."""
-    original: dict[str, np.ndarray]
-    """By form: that of the float model."""
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    named = os.environ.get("EDGEOPT_ARM64", "")
-    path = Path(named) / "python"
-    if not named or not path.is_file():
-        pytest.skip("no Python for Arm: benchmarks/arm64_python.sh FOLDER makes it, EDGEOPT_ARM64=FOLDER names it")
-    if cpu_architecture() == "arm64":
-        pytest.skip("this machine is Arm itself")
-    if TARGET.saturates_here:
-        pytest.skip("this processor adds products in 16 bits, and computes other integers than Arm")
-    return path
+    return python_for_arm()
 
 
 def token_inputs(model: Model, tokens: np.ndarray) -> dict[str, np.ndarray]:
@@ -109,22 +69,6 @@ def built(python, tmp_path_factory) -> Built:
         np.savez(folder / f"{name}.npz", **inputs)
         here[name], original[name] = run_here(made, inputs), run_here(source, inputs)
 
-    def keep_on_engine(net: str, engine: str, model: Model, calibration: list[dict[str, np.ndarray]]) -> None:
-        executor = load_executor(engine)
-        if executor.why_unavailable():
-            return
-        runs = list(small_nets.frames(model, 4, seed=9))
-        made = quantize(model, calibration, find_target(f"{engine}-cpu").rules_here, form=ENGINES[engine]).model
-        for form, precisions in {"float": ("fp32", "bf16" if engine == "ncnn" else ""), "int8": ("fp32",)}.items():
-            name, written = f"{net}-{engine}-{form}", model if form == "float" else made
-            file = folder / f"{name}{executor.own_suffix}"
-            file.write_bytes(executor.own_file(written.source))
-            for precision in filter(None, precisions):
-                session = executor.open(file, SessionOptions(("CPU",), 1, precision=precision))
-                here[f"{name}-{precision}"] = np.stack([session.run(run)[session.outputs[0].name] for run in runs])
-            plain = EXECUTOR.open(written.data, SessionOptions(("CPUExecutionProvider",), 1, UNOPTIMIZED))
-            original[name] = np.stack([plain.run(run)[plain.outputs[0].name] for run in runs])
-
     for net in ("mobile", "residual", "detector"):
         model = getattr(small_nets, net)()
         calibration = list(small_nets.frames(model))
@@ -133,9 +77,6 @@ def built(python, tmp_path_factory) -> Built:
         for form in Form.QDQ, Form.NHWC:
             made = quantize(model, calibration, TARGET.rules_here, form=form).model
             keep(f"{net}-{form}", made, model, inputs)
-        if net in ON_ENGINES:
-            for engine in ENGINES:
-                keep_on_engine(net, engine, model, calibration)
         if net == "mobile":
             keep(f"{net}-fp16", make_float16(model, calibration).model, model, inputs)
     model = load_model(MODELS / "tiny_lm" / "model.onnx")
@@ -165,22 +106,8 @@ def built(python, tmp_path_factory) -> Built:
 def there(request, python, built, tmp_path_factory) -> tuple[str, Path]:
     """What the same files compute on Arm, on a processor of one level."""
     out = tmp_path_factory.mktemp("arm")
-    packages = out / "packages"  # edgeopt alone: what is installed beside it is of this processor
-    packages.mkdir()
-    (packages / "edgeopt").symlink_to(Path(edgeopt.__file__).parent)
-    done = subprocess.run(
-        [python, SIDE, built.folder, out],
-        env={**os.environ, "QEMU_CPU": request.param, "PYTHONPATH": str(packages)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_arm(python, request.param, built.folder, out)
     return request.param, out
-
-
-def distance(value: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.sqrt(np.square(value - wanted).mean() / np.square(wanted).mean()))
 
 
 def test_integer_forms_compute_on_arm_what_they_were_judged_by(built, there):
@@ -200,55 +127,6 @@ def test_float_models_compute_on_arm_what_they_compute_here(built, there):
 def test_a_model_in_float16_stays_as_near_to_the_original_in_kernels_of_float16(built, there):
     original = built.original["mobile-fp16"]
     assert 1e-6 < distance(np.load(there[1] / "mobile-fp16.npy"), original) < 3e-3  # 11 bits, over 8 layers
-
-
-def made_by(engine: str, name: str, built: Built, there: tuple[str, Path]) -> np.ndarray:
-    """Return what an engine made on Arm; the test skips where the engine is not here, or not there."""
-    if reason := load_executor(engine).why_unavailable():
-        pytest.skip(str(reason))
-    told = there[1] / f"{name}.txt"
-    if told.is_file() and "installed" in told.read_text():
-        pytest.skip(f"the Python for Arm is of before {engine}: {told.read_text()}")
-    assert not told.is_file(), told.read_text()
-    assert f"{name.rpartition('-')[0]}" in built.original
-    return np.load(there[1] / f"{name}.npy")
-
-
-@pytest.mark.parametrize("net", ON_ENGINES)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_floats_of_an_engine_are_float32_on_arm(engine, net, built, there):
-    """ncnn by itself rounds to float16 there, which is 0.2 to 0.3 % off."""
-    name = f"{net}-{engine}-float"
-    assert distance(made_by(engine, f"{name}-fp32", built, there), built.original[name]) <= ROUNDING
-
-
-@pytest.mark.parametrize("net", ON_ENGINES)
-def test_ncnn_in_bfloat16_loses_on_arm_what_it_loses_here(net, built, there):
-    name = f"{net}-ncnn-float"
-    made, here = made_by("ncnn", f"{name}-bf16", built, there), built.here[f"{name}-bf16"]
-    assert 1e-3 < distance(made, built.original[name]) < 1.2 * distance(here, built.original[name])
-
-
-@pytest.mark.parametrize("net", ON_ENGINES)
-def test_litert_in_float16_is_as_near_as_11_bits_are(net, built, there):
-    if there[0] not in WITH_DOT:
-        pytest.skip(f"{there[0]} has no float16")
-    assert (
-        1e-4
-        < distance(made_by("litert", f"{net}-litert-float-fp16", built, there), built.original[f"{net}-litert-float"])
-        < 5e-3
-    )
-
-
-@pytest.mark.parametrize("net", ON_ENGINES)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_integers_of_an_engine_are_those_of_the_form_on_arm(engine, net, built, there):
-    """ncnn rounds in its own way on x86, so it is farther from the form here than there."""
-    name = f"{net}-{engine}-int8"
-    made, form = made_by(engine, f"{name}-fp32", built, there), built.original[name]
-    assert distance(made, form) <= (1e-3 if engine == "ncnn" else ROUNDING)
-    assert distance(made, form) <= distance(built.here[f"{name}-fp32"], form) + ROUNDING
-    assert distance(made, built.original[f"{net}-{engine}-float"]) > 100 * ROUNDING, f"{name} is the float model"
 
 
 @pytest.mark.parametrize("form", ["w8a8", "w8", "w4", "w4-frames"])

@@ -8,7 +8,22 @@ import gc
 
 import numpy as np
 import pytest
-from engine_ops import AGAIN, MORE, OPS, PICTURE, TWICE, drawn, inputs_of, model_of, opset_model, quantized, right
+from engine_ops import (
+    AGAIN,
+    FOUND_GRIDS,
+    MORE,
+    OPS,
+    PICTURE,
+    TWICE,
+    drawn,
+    inputs_of,
+    model_of,
+    opset_model,
+    quantized,
+    right,
+    right_by_rows,
+    with_found_grids,
+)
 from npu_models import numbers, parse
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
@@ -99,6 +114,18 @@ def test_products_run_on_integers_however_their_weights_lie(product, width):
     )
 
 
+@pytest.mark.parametrize("name", ["one row", "rows of rows", "two that read one tensor", "one after another"])
+def test_products_on_grids_of_rows_that_are_found_as_it_runs(name):
+    model = with_found_grids(FOUND_GRIDS[name], "executorch-cpu")
+    session = EXECUTOR.open(model.data, CPU)
+    assert {layer.reason for layer in session.placement() if layer.op == "linear"} == {"dynamic int8"}
+    assert not {"choose_qparams", "quantize_per_tensor"} & {layer.op for layer in session.placement()}
+    for seed in range(3):
+        inputs = inputs_of(model, seed)
+        expected = right_by_rows(FOUND_GRIDS[name], inputs, "executorch-cpu")
+        np.testing.assert_allclose(session.run(inputs)["y"], expected, rtol=1e-4, atol=1e-4)
+
+
 MOVED = {
     "MaxPool": "float[1,6,4,5] y) { p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(d)",
     "Transpose": "float[1,6,10,9] y) { p = Transpose<perm=[0,1,3,2]>(d)",
@@ -123,6 +150,7 @@ REFUSED = {
     "whose integers leave the model": f"({PICTURE}) => (uint8[1,6,9,10] y) {{ y = QuantizeLinear(x, step, zu) }}",
     "executorch is given no Multinomial": "(float[1,4] x) => (int32[1,1] y) { y = Multinomial(x) }",
     "executorch is given numbers, and 'x' is": "(string[2] x) => (float[2] y) { y = Cast<to=1>(x) }",
+    "is given a DynamicQuantizeLinear only": f"({PICTURE}) => (float[1,6,9,10] y) {{ q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }}",
     "a scale that is not above zero": f"({PICTURE}) => (float[1,6,9,10] y) {{ q = QuantizeLinear(x, nought, z8) y = DequantizeLinear(q, nought, z8) }}",
 }
 

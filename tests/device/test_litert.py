@@ -11,6 +11,7 @@ import onnx
 import pytest
 from engine_ops import (
     AGAIN,
+    FOUND_GRIDS,
     MORE,
     OPS,
     PICTURE,
@@ -24,6 +25,8 @@ from engine_ops import (
     opset_model,
     quantized,
     right,
+    right_by_rows,
+    with_found_grids,
 )
 from npu_models import numbers, parse
 
@@ -120,6 +123,29 @@ def test_layers_whose_results_are_not_rounded_compute_in_float(more):
     np.testing.assert_allclose(EXECUTOR.open(model.data, CPU).run(inputs)["y"], right(model, inputs)["y"], atol=1e-3)
 
 
+@pytest.mark.parametrize("name", FOUND_GRIDS)
+def test_products_on_grids_of_rows_that_are_found_as_it_runs(name):
+    model = with_found_grids(FOUND_GRIDS[name], "litert-cpu")
+    data = tflite_file(model.data)
+    products = {line.arithmetic for line in operators_of(data) if line.code == "FULLY_CONNECTED"}
+    assert products == {"dynamic int8"}
+    session = EXECUTOR.open(data, CPU)
+    assert "dynamic int8" in {place.reason for place in session.placement()}
+    for seed in range(3):
+        inputs = inputs_of(model, seed)
+        expected = right_by_rows(FOUND_GRIDS[name], inputs, "litert-cpu")
+        np.testing.assert_allclose(session.run(inputs)["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("place", [0, 2, 3, 4, 6])
+def test_a_product_on_other_grids_or_with_computed_parts_is_refused(place):
+    proto = with_found_grids(FOUND_GRIDS["rows"], "litert-cpu").proto
+    (node,) = [node for node in proto.graph.node if node.op_type == "MatMulIntegerToFloat"]
+    node.input[place] = {0: node.input[1], 4: node.input[5]}.get(place, node.input[3 if place == 2 else 2])
+    with pytest.raises(EdgeoptError, match=r"LiteRT has no com\.microsoft\.MatMulIntegerToFloat but of a Dynamic"):
+        tflite_file(proto.SerializeToString())
+
+
 SILU = (
     "c = Conv<pads = [1,1,1,1]>(d, w, b6) q2 = QuantizeLinear(c, s2, z8) d2 = DequantizeLinear(q2, s2, z8) "
     "g = Sigmoid(d2) q3 = QuantizeLinear(g, unit, least8) d3 = DequantizeLinear(q3, unit, least8) "
@@ -148,6 +174,7 @@ REFUSED = {
     "LiteRT has no Dropout in training": TRAINING,
     "LiteRT has no Erf": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Erf(x) }}",
     "LiteRT has no ConvTranspose over lines, or with holes": f"({PICTURE}) => (float[1,4,19,21] y) {{ y = ConvTranspose<strides = [2,2], pads = [1,1,1,1], dilations = [2,2]>(x, t64) }}",
+    "LiteRT has no DequantizeLinear of another grid": f"({PICTURE}) => (float[1,6,9,10] y) {{ q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }}",
     "every shape in numbers": "(float[1,3,H,8] x) => (float[1,3,H,8] y) { y = Relu(x) }",
     "LiteRT has no Elu with another alpha": f"({PICTURE}) => (float[1,6,9,10] y) {{ y = Elu<alpha = 0.7>(x) }}",
     "'x' is float64": "(double[1,4] x) => (double[1,4] y) { y = Relu(x) }",

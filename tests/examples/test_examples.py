@@ -22,23 +22,28 @@ from fixture_brief import briefly
 from fixture_bundles import packed
 from onnx import TensorProto, helper
 from small_decoders import bundle_small
+from two_graphs import GRAIN, bundle_pair, write_pair
 
 import edgeopt
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.browser import EXECUTOR as BROWSER
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.runtime.devices.availability import load_executor
+from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.system.declared.target import find_target
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+TINY = ROOT / "models" / "tiny_lm" / "model.onnx"
 PICTURES = ROOT / "models" / "digits_detector" / "calib"
 HEADERS = tuple(Path(one) / "onnxruntime" for one in ("/usr/include", "/usr/local/include"))
 SIZES = ((160, 160), (240, 500), (97, 61))
@@ -152,26 +157,80 @@ def built(language: str, library: Path, folder: Path, program: str = "edgeopt_ru
     return folder / program
 
 
-def test_a_program_writes_the_tokens_that_run_writes(library, tmp_path):
-    program = built("cpp_generate", library, tmp_path / "build", "edgeopt_generate")
-    bundle = bundle_small(ROOT / "models" / "tiny_lm" / "model.onnx", tmp_path / "bundle")
+@pytest.fixture(scope="module")
+def generator(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that generates."""
+    return built("cpp_generate", library, tmp_path_factory.mktemp("generator"), "edgeopt_generate")
+
+
+def require_tokens_of_python(program: Path, bundle: Path) -> tuple[list[int], list[int]]:
+    """Assert that the program writes the tokens of `Runtime.generate`; return a prompt of several runs, and them."""
     with edgeopt.Runtime.load(bundle, threads=1) as runtime:
-        prompt = runtime.language_model.tokenizer.encode("import os\n\ndef main(")
-        answer = runtime.generate(prompt, most_tokens=60, guesses=0)
+        prompt = runtime.language_model.tokenizer.encode("import os\n\ndef main(" * 5)[: 2 * GRAIN + 1]
+        answer = runtime.generate(prompt, most_tokens=60, guesses=0, exact=False)
         pieces = [piece.token for piece in answer]
         expected = pieces[:-1] if answer.account.reason == "end" else pieces
+    assert len(expected) > 20
+    assert written_by(program, bundle, prompt) == (expected, "")
+    return prompt, expected
+
+
+def written_by(program: Path, bundle: Path, prompt: list[int]) -> tuple[list[int], str]:
+    """Return the tokens that the program writes behind a prompt, and what it says beside them."""
     shown = subprocess.run([program, bundle, "60", *map(str, prompt)], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
-    assert [int(line) for line in shown.stdout.split()] == expected
-    assert len(expected) > 20
-    (bundle / "model.onnx").write_bytes(b"torn")
+    return [int(line) for line in shown.stdout.split()], shown.stderr
+
+
+def refused_by(program: Path, bundle: Path) -> str:
+    """Return the one line with which the program refuses a bundle."""
     shown = subprocess.run([program, bundle, "5", "1"], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout) == (1, "")
-    assert "model.onnx not used: not as long as the manifest says" in shown.stderr
+    (line,) = shown.stderr.splitlines()
+    return line
+
+
+def test_a_program_writes_the_tokens_that_run_writes(generator, tmp_path):
+    bundle = bundle_small(TINY, tmp_path / "bundle")
+    require_tokens_of_python(generator, bundle)
+    (bundle / "model.onnx").write_bytes(b"torn")
+    assert "model.onnx is not as long as the manifest says" in refused_by(generator, bundle)
     (bundle / "manifest.json").write_text('{"schema": 4, "targets": []}')
-    shown = subprocess.run([program, bundle, "5", "1"], capture_output=True, text=True)
-    assert shown.returncode == 1
-    assert "is for several targets: take one out with edgeopt bundle BUNDLE --target NAME" in shown.stderr
+    told = "is for several targets: take one out with edgeopt bundle BUNDLE --target NAME"
+    assert told in refused_by(generator, bundle)
+
+
+@pytest.mark.parametrize("pair", ["w8a8-w4", "w4-w8", "w8a8-w4+cache8"])
+def test_a_program_runs_two_graphs_over_one_cache(pair, generator, tmp_path):
+    original, (prompts, tokens) = load_model(TINY), pair.removesuffix("+cache8").split("-")
+    models = [
+        make_dynamic(original, find_target("cpu-x86-vnni").rules_here).model
+        if form == "w8a8"
+        else make_weight_only(original, int(form[1:]), 64, tables=True).model
+        for form in (prompts, tokens)
+    ]
+    if pair.endswith("+cache8"):
+        ranges = cache_ranges(original, [list(range(100))], threads=1)
+        models = [make_integer_cache(model, ranges).model for model in models]
+    file = write_pair(TINY, tmp_path / "pair", *models)
+    shutil.copytree(TINY.parent / "draft", file.parent / "draft")
+    bundle = bundle_pair(file, tmp_path / "bundle", prompts, tokens)
+    prompt, expected = require_tokens_of_python(generator, bundle)
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    assert manifest["recipe"]["generation"]["draft"]
+    weights = manifest["artefacts"][0]["weights"]
+    assert weights == manifest["parts"][0]["weights"]
+    manifest["parts"][0] |= {"executor": "openvino", "options": {"NUM_STREAMS": "1"}}
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    told = "prefill.onnx was measured on openvino: ONNX Runtime computes prompts, slower\n"
+    assert written_by(generator, bundle, prompt) == (expected, told)
+    manifest["artefacts"][0]["executor"] = "openvino"
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    assert "tokens of this bundle run on openvino" in refused_by(generator, bundle)
+    manifest["artefacts"][0]["executor"] = "onnxruntime"
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    (bundle / weights["file"]).write_bytes(b"torn")
+    assert f"{weights['file']} is not as long as the manifest says" in refused_by(generator, bundle)
 
 
 @pytest.mark.parametrize("language", ["cpp", "c"])
@@ -200,16 +259,45 @@ def test_a_program_gives_pythons_answers(language, library, bundle, classifier, 
     assert "edgeopt bundle BUNDLE --target NAME --out FOLDER" in refused.stderr
 
 
-def test_a_program_on_ncnn_gives_pythons_numbers(tmp_path):
-    """Where ncnn is built for C++ (CMAKE_PREFIX_PATH leads to it) and lies beside the tests."""
-    pytest.importorskip("ncnn")
+def built_for(engine: str, folder: Path) -> Path:
+    """Build the example of an engine whose C++ library CMAKE_PREFIX_PATH leads to; skip where it does not."""
+    pytest.importorskip(engine)
     cmake, _ = tools("cmake", "g++")
-    build = tmp_path / "build"
-    made = subprocess.run([cmake, "-S", EXAMPLES / "cpp_ncnn", "-B", build], capture_output=True, text=True)
-    if made.returncode and ("ncnn" in made.stderr or "nlohmann_json" in made.stderr):
+    source = EXAMPLES / f"cpp_{engine.lower()}"
+    made = subprocess.run([cmake, "-S", source, "-B", folder], capture_output=True, text=True)
+    if made.returncode and re.search(rf"{engine} not found|{engine}Config|nlohmann_json", made.stderr):
         pytest.skip(" ".join(made.stderr.split())[:200])
     assert made.returncode == 0, made.stderr
-    subprocess.run([cmake, "--build", build], check=True, capture_output=True, text=True)
+    subprocess.run([cmake, "--build", folder], check=True, capture_output=True, text=True)
+    return folder / f"edgeopt_{engine.lower()}"
+
+
+def require_numbers(command: list[Any], model: Path, engine: str) -> None:
+    """Assert that a program writes the numbers that Python's engine computes.
+
+    Args:
+        command: The program and what it opens.
+        model: The engine's own file.
+        engine: As the executor is named.
+    """
+    session = load_executor(engine).open(model, SessionOptions(("CPU",), 1, precision="fp32"))
+    (spec,) = session.inputs
+    given = np.random.default_rng(0).uniform(0, 1, spec.shape).astype(np.float32)
+    files = [model.with_name(name) for name in ("in.f32", "out.f32")]
+    files[0].write_bytes(given.tobytes())
+    shown = subprocess.run([*command, *files], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "first run in" in shown.stderr
+    expected = np.concatenate([value.ravel() for value in session.run({spec.name: given}).values()])
+    np.testing.assert_allclose(np.fromfile(files[1], np.float32), expected, atol=1e-3)
+    model.write_bytes(b"torn")
+    refused = subprocess.run([*command, *files], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "is no network" in refused.stderr
+
+
+def test_a_program_on_ncnn_gives_pythons_numbers(tmp_path):
+    program = built_for("ncnn", tmp_path / "build")
     with briefly():
         report = optimize("digits_detector", target="ncnn-cpu", out=tmp_path / "o", threads=1, steps=("fuse",))
     bundle = shutil.copytree(report.bundle, tmp_path / "bundle")
@@ -217,20 +305,17 @@ def test_a_program_on_ncnn_gives_pythons_numbers(tmp_path):
     artefact = manifest["artefacts"][0]
     artefact["precision"] = "fp32"  # another build of ncnn rounds bfloat16 otherwise
     (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    session = load_executor("ncnn").open(bundle / artefact["file"], SessionOptions(("CPU",), 1, precision="fp32"))
-    (spec,) = session.inputs
-    given = np.random.default_rng(0).uniform(0, 1, spec.shape).astype(np.float32)
-    (tmp_path / "in.f32").write_bytes(given.tobytes())
-    command = [build / "edgeopt_ncnn", bundle, tmp_path / "in.f32", tmp_path / "out.f32"]
-    shown = subprocess.run(command, capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stderr
-    expected = np.concatenate([value.ravel() for value in session.run({spec.name: given}).values()])
-    np.testing.assert_allclose(np.fromfile(tmp_path / "out.f32", np.float32), expected, atol=1e-3)
-    torn = shutil.copytree(report.bundle, tmp_path / "torn")
-    (torn / "model.ncnn").write_bytes(b"torn")
-    refused = subprocess.run([command[0], torn, *command[2:]], capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert "is no network of ncnn" in refused.stderr
+    require_numbers([program, bundle], bundle / artefact["file"], "ncnn")
+
+
+def test_a_program_on_mnn_gives_pythons_numbers(tmp_path):
+    program = built_for("MNN", tmp_path / "build")
+    with briefly():
+        report = optimize(
+            "digits_detector", target="mnn-cpu", out=tmp_path / "o", threads=1, steps=("fuse",), emit=("mnn",)
+        )
+    folder = Path(report.bundle).parent / report.emitted[0]
+    require_numbers([program, folder], folder / "model.mnn", "mnn")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

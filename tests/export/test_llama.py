@@ -75,6 +75,16 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path):
         np.testing.assert_array_equal(files.read(name, weights[name].shape), weights[name])
 
 
+def test_a_file_that_is_opened_anew_gives_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.export.decoder.tensors_file._MOST_MAPPED", 100)
+    folder, weights = write_decoder(tmp_path), random_weights()
+    write_tensors(folder / "model.safetensors", weights)
+    files = TensorFiles(folder)
+    for name, array in weights.items():
+        np.testing.assert_array_equal(files.read(name, array.shape), array)
+    assert not files._opened  # each of them is larger than what may stay mapped
+
+
 def test_weights_outside_the_folder_are_not_read(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../w.safetensors"}}))
     with pytest.raises(InvalidFileError, match="no file of its folder"):
@@ -84,11 +94,11 @@ def test_weights_outside_the_folder_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda file: file.write_bytes(b"\x01"), "no safetensors file"),
-        (lambda file: file.write_bytes(b"\xff" * 64), "no safetensors file"),
-        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "nests too deeply"),
+        (lambda file: file.write_bytes(b"\x01"), "is damaged"),
+        (lambda file: file.write_bytes(b"\xff" * 64), "is damaged"),
+        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "is damaged"),
         (lambda file: file.write_bytes((14).to_bytes(8, "little") + b'{"a": [1e400]}'), "is damaged"),
-        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "beyond the file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "file not fully covered"),
         (lambda file: file.unlink(), "holds no model.safetensors"),
     ],
 )

@@ -389,7 +389,7 @@ def test_who_interrupts_a_load_does_not_wait_for_its_end(load):
 
 
 def test_figures_without_raw_samples_are_shown_on_their_own_page(tmp_path):
-    (tmp_path / "bench.json").write_text('{"schema": 3, "kind": "endpoint", "raw": ""}', "utf-8")
+    (tmp_path / "bench.json").write_text('{"schema": 5, "kind": "endpoint", "raw": ""}', "utf-8")
     (tmp_path / "bench.html").write_text("<p>figures</p>", "utf-8")
     with pytest.raises(InvalidFileError, match="figures of the kind endpoint, and no raw samples") as refused:
         read_stored_report([tmp_path])

@@ -168,9 +168,9 @@ def test_what_does_not_go_is_one_line(args, told):
 
 def test_a_damaged_baseline_is_told(tmp_path):
     file = tmp_path / "baseline.json"
-    file.write_text('{"schema": 3, "kind": "edgeopt baseline"}', "utf-8")
+    file.write_text('{"schema": 5, "command": "check --update", "kind": "generation"}', "utf-8")
     assert "is damaged" in run("check", "tiny_lm", "-b", str(file)).output
-    file.write_text('{"schema": 3}', "utf-8")
+    file.write_text('{"schema": 5, "command": "check", "kind": "generation"}', "utf-8")
     assert "is no baseline of edgeopt check" in run("check", "tiny_lm", "-b", str(file)).output
     file.write_text('{"schema": 1, "kind": "edgeopt baseline of a language model"}', "utf-8")
-    assert "has schema 1, this edgeopt reads 3" in run("check", "tiny_lm", "-b", str(file)).output
+    assert "has schema 1, this edgeopt reads 5" in run("check", "tiny_lm", "-b", str(file)).output

@@ -185,7 +185,7 @@ def test_a_load_model_is_one_file(bursts):
     with pytest.raises(EdgeoptError) as caught:
         plan_load(BenchOptions(streams=2))
     assert "fps:30, poisson:30, trace:FILE or bursts:30" in caught.value.remedy
-    shown = CliRunner().invoke(cli, ["bench", "--help"]).output
+    shown = CliRunner().invoke(cli, ["bench", "--help", "all"]).output
     assert "fps:30, poisson:30, trace:FILE or bursts:30" in " ".join(shown.split())
 
 

@@ -14,8 +14,9 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.optimization.folder.replay import read_replay
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.pipelines.result import JointReport
-from edgeopt.optimization.report.result import SCHEMA, Report, read_report
+from edgeopt.optimization.report.result import Report, read_report
 from edgeopt.optimization.result import ModelReport
+from edgeopt.report.result import SCHEMA
 
 OLDER = Path(__file__).parent / "reports"
 KINDS: dict[str, type[Report]] = {"frames": ModelReport, "generation": LanguageReport, "pipeline": JointReport}
@@ -71,7 +72,7 @@ def test_what_an_older_report_decided_is_replayed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"schema": 2}, "has schema 2, this edgeopt reads 4 and"),
+        ({"schema": 2}, "has schema 2, this edgeopt reads 1, 3, 4 and 5"),
         ({"schema": 3, "kind": "pipeline"}, "is of another version of edgeopt"),
         ({"schema": SCHEMA, "kind": "generation"}, "is a report of the kind 'generation', not 'frames'"),
         ({"chosen": "nothing"}, "chosen 'nothing' is none of the candidates"),

@@ -72,6 +72,40 @@ def test_a_foreign_tokenizer_writes_what_it_read(kind, text, request):
     assert "".join([*(pieces.add(one) for one in ids), pieces.end()]) == text
 
 
+@pytest.mark.parametrize("words", ["digits", "gpt-2"])
+def test_a_table_without_some_bytes_writes_the_others_as_text(words, tmp_path):
+    """SmolLM2's lacks 21 bytes that its texts never had."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made, level = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    steps = [pre_tokenizers.Digits(individual_digits=True), level]
+    made.pre_tokenizer = level if words == "gpt-2" else pre_tokenizers.Sequence(steps)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], show_progress=False)
+    made.train_from_iterator(["".join(map(chr, range(32, 127))), *TEXTS], trainer)
+    file = tmp_path / "tokenizer.json"
+    made.save(str(file))
+    tokens = read_tokens(file)
+    assert isinstance(tokens, BytePairs if words == "gpt-2" else PackageTokens)
+    for text in TEXTS:
+        assert tokens.decode(tokens.encode(text)) == text
+    for text in ("über", "ab\x01ba", "a ☃ b"):
+        assert tokens.encode(text) == made.encode(text, add_special_tokens=False).ids
+    assert tokens.decode(tokens.encode("ab\x01ba")) == "abba"
+
+
+def test_a_vocabulary_with_the_letters_of_bytes_may_mean_letters(sentencepiece, tmp_path):
+    """A vocabulary of many languages has all of Latin."""
+    values = json.loads(sentencepiece.read_text("utf-8"))
+    known = values["model"]["vocab"]
+    letters = (*map(chr, range(161, 324)),)
+    known |= {letter: len(known) + i for i, letter in enumerate(letters) if letter not in known}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(values), "utf-8")
+    tokens = read_tokens(file)
+    assert tokens.decode(tokens.encode("a Ġ word ē")) == "a Ġ word ē"
+
+
 def test_special_tokens_write_nothing_and_are_text_unless_asked_for(llama3):
     tokens = read_tokens(llama3)
     end = tokens.special["<|end|>"]

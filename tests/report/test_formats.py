@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,13 +22,17 @@ from edgeopt.report.document import (
 )
 from edgeopt.report.figures import Axis, Bar, Bars, ChartPoint, Estimate, Picture, Points
 from edgeopt.report.formats import Paper, find, names, render, write_pages
+from edgeopt.report.result import HEAD, PlainResult
 from edgeopt.system.text import printable
 
 EVIL = "\x1b[31m[/d]<script>\u202e|x](y)"
+NOTHING = PlainResult(command="c")
 COMMAND = f"edgeopt {'word ' * 30}end"
 
 
-def document(name: str = "model", *, judgements: tuple[JudgedCase, ...] = (), data: object = None) -> Document:
+def document(
+    name: str = "model", *, judgements: tuple[JudgedCase, ...] = (), data: Mapping[str, object] | None = None
+) -> Document:
     columns = {
         "name": lambda one: name,
         "verdict": lambda one: "PASS",
@@ -57,10 +62,9 @@ def document(name: str = "model", *, judgements: tuple[JudgedCase, ...] = (), da
     )
     detail = Section("For a page", text="many words", is_detail=True)
     return Document(
-        command="check",
+        PlainResult(command="check", figures=data or {}),
         subject=name,
         title=f"Check of {name}",
-        data=data,
         sections=(section, detail),
         verdict=VerdictLines(CommandOutcome.FAIL, f"{name} is slow", (Value("budget", name),), f"out/{name}", COMMAND),
         key_figures=(KeyFigure(name, name, name),),
@@ -110,7 +114,7 @@ def test_the_least_important_columns_go_first_and_narrow_ones_come_back():
 def test_columns_of_a_whole_table_that_have_no_room_follow_below(width):
     columns = {name: lambda one, name=name: f"{one}{name * 12}" for name in "abcd"}
     table = make_table([0, 1], columns, less=["b"], is_whole=True)
-    text = render(Document("c", "s", "t", None, (Section(table=table),)), "terminal", Paper(width))
+    text = render(Document(NOTHING, "s", "t", (Section(table=table),)), "terminal", Paper(width))
     assert all(len(line) <= max(width, 28) for line in text.splitlines())
     for one in (0, 1):
         rows = [line.split() for line in text.splitlines() if line.startswith(f"{one}a")]
@@ -119,14 +123,12 @@ def test_columns_of_a_whole_table_that_have_no_room_follow_below(width):
 
 
 def _heads(table, width: int) -> list[str]:
-    return (
-        render(Document("c", "s", "t", None, (Section(table=table),)), "terminal", Paper(width)).split("\n")[0].split()
-    )
+    return render(Document(NOTHING, "s", "t", (Section(table=table),)), "terminal", Paper(width)).split("\n")[0].split()
 
 
 def test_one_clause_on_a_terminal_and_the_rest_on_a_page():
     note = Note(NoteKind.WARNING, "out of time", "give more", more="untried: a; b")
-    shown = Document("c", "s", "t", None, (Section(values=(Value("p50", "1 ms", more="9 frames"),), notes=(note,)),))
+    shown = Document(NOTHING, "s", "t", (Section(values=(Value("p50", "1 ms", more="9 frames"),), notes=(note,)),))
     assert render(shown, "terminal") == "p50        1 ms\nwarning    out of time (give more)\n"
     assert "- p50: 1 ms; 9 frames\n\n- warning: out of time (give more); untried: a; b\n" in render(shown, "markdown")
 
@@ -135,7 +137,7 @@ def test_the_verdict_stands_out_and_its_facts_are_under_one_another():
     verdict = VerdictLines(
         CommandOutcome.NOT_DECIDED, "word " * 20, (Value("budget", "33 ms"),), "out/b", "edgeopt bench out/b"
     )
-    shown = Document("c", "s", "t", None, verdict=verdict)
+    shown = Document(NOTHING, "s", "t", verdict=verdict)
     assert render(shown, "terminal", Paper(80)).splitlines() == [
         "NOT DECIDED " + ("word " * 13).strip(),
         "            " + ("word " * 7).strip(),
@@ -170,7 +172,7 @@ def test_colours_are_for_terminals_that_want_them():
 
 def test_wide_characters_take_two_columns():
     table = make_table(["数字", "ab"], {"name": str, "n": lambda one: "1"})
-    lines = render(Document("c", "s", "t", None, (Section(table=table),)), "terminal").splitlines()
+    lines = render(Document(NOTHING, "s", "t", (Section(table=table),)), "terminal").splitlines()
     assert lines == ["name  n", "数字  1", "ab    1"]
 
 
@@ -180,7 +182,9 @@ def test_a_column_that_says_nothing_is_left_out():
 
 def test_json_is_the_data_and_knows_no_nan(tmp_path: Path):
     text = render(document(data={"a": (1, float("nan")), "b": [float("inf"), "x"]}), "json")
-    assert json.loads(text, parse_constant=pytest.fail) == {"a": [1, None], "b": [None, "x"]}
+    values = json.loads(text, parse_constant=pytest.fail)
+    assert [*values][: len(HEAD)] == [*HEAD]
+    assert {name: values[name] for name in "ab"} == {"a": [1, None], "b": [None, "x"]}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,7 @@ def test_an_unknown_format_is_named_with_the_known_ones():
 def test_a_long_name_keeps_its_ends_where_it_has_no_room_and_is_whole_elsewhere():
     name = f"/block{'/layer' * 9}/Conv"
     section = Section(table=make_table([name], {"node": str, "n": lambda one: "1"}))
-    shown = Document("c", "s", "t", None, (section,))
+    shown = Document(NOTHING, "s", "t", (section,))
     row = render(shown, "terminal", Paper(40)).splitlines()[1]
     assert row.startswith("/block/layer")
     assert row.endswith("/layer/Conv  1")

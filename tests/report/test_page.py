@@ -26,6 +26,7 @@ from edgeopt.report.formats import Paper, render
 from edgeopt.report.html.axis import is_far, make_range
 from edgeopt.report.html.markup import join, tag
 from edgeopt.report.html.page import draw
+from edgeopt.report.result import PlainResult
 
 EVIL = "<script>&\"'"
 
@@ -111,13 +112,17 @@ def test_a_long_name_in_a_row_is_shortened_for_a_phone_where_it_would_meet_its_f
 )
 def test_what_is_not_there_is_not_shown(figure, tmp_path):
     assert draw(figure, tmp_path) is None
-    page = render(Document("c", "s", "t", {}, (Section("Nothing", figures=(figure,)),)), "html", Paper(folder=tmp_path))
+    page = render(
+        Document(PlainResult(command="c"), "s", "t", (Section("Nothing", figures=(figure,)),)),
+        "html",
+        Paper(folder=tmp_path),
+    )
     assert "Nothing" not in page
 
 
 def test_a_column_that_nothing_told_is_not_shown():
     table = Table(("at", "p50", "p99", "heat"), (("0 s", "1.2", "n/a", "n/a"), ("1 s", "1.3", "2.0", "n/a")))
-    page = render(Document("c", "s", "t", {}, (Section(table=table),)), "html")
+    page = render(Document(PlainResult(command="c"), "s", "t", (Section(table=table),)), "html")
     assert page.count("<th ") == 3 + 2
     assert "heat" not in page
     assert page.count(">n/a<") == 1

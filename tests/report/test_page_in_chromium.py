@@ -31,6 +31,7 @@ from edgeopt.report.figures import (
     Row,
 )
 from edgeopt.report.formats import write_pages
+from edgeopt.report.result import PlainResult
 from edgeopt.system.order_statistic import order_statistic
 
 pytestmark = [
@@ -251,10 +252,9 @@ def test_hostile_names_are_text(page, tmp_path):
     table = make_table([EVIL], {EVIL: str, "words": str}, words=["words"], chosen=0)
     section = Section(EVIL, table, EVIL, (Value(EVIL, EVIL, is_command=True),), figures)
     document = Document(
-        command="bench",
+        PlainResult(command="bench", figures={EVIL: [EVIL, "<!--<script>", float("nan")]}),
         subject=EVIL,
         title=EVIL,
-        data={EVIL: [EVIL, "<!--<script>", float("nan")]},
         sections=(section,),
         verdict=VerdictLines(CommandOutcome.PASS, EVIL, (Value(EVIL, EVIL),), EVIL, EVIL),
         key_figures=(KeyFigure(EVIL, EVIL, EVIL),),
@@ -273,4 +273,5 @@ def test_hostile_names_are_text(page, tmp_path):
     assert page.value("document.querySelectorAll('figure').length") == 5
     page.value("document.querySelector('figure.points .mark').dispatchEvent(new PointerEvent('pointermove'))")
     assert page.value("document.querySelector('#tip strong').textContent") in (EVIL, "b")
-    assert json.loads(page.value("document.getElementById('data').textContent")) == {EVIL: [EVIL, "<!--<script>", None]}
+    data = json.loads(page.value("document.getElementById('data').textContent"))
+    assert data[EVIL] == [EVIL, "<!--<script>", None]

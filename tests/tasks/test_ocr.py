@@ -21,7 +21,7 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.outputs.learned import Scale
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores, find_recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.scoring.spelling import edit_distance, spelling_of
+from edgeopt.recipes.scoring.spelling import spelling_of
 from edgeopt.recipes.texts.alphabet import Alphabet, Blank
 from edgeopt.tasks import make_task
 from edgeopt.tasks.ocr import Line
@@ -130,7 +130,7 @@ def distance(found: str, true: str) -> int:
 @settings(max_examples=60, deadline=None)
 @given(st.text("abä", max_size=12), st.text("abä", max_size=12))
 def test_edits_are_counted_as_the_textbook_does(found: str, true: str) -> None:
-    assert edit_distance(found, true) == distance(found, true)
+    assert spelling_of([found], [true]).errors.tolist() == [distance(found, true)]
 
 
 def test_the_error_rate_is_that_of_all_lines_together() -> None:

@@ -19,7 +19,7 @@ from served import serving
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.measurement.bench.result import SCHEMA, BenchResult
+from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.generation.answer_budget import parse_answer_budget
@@ -28,6 +28,7 @@ from edgeopt.measurement.slo.run import plan_from
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.report.document import Document
 from edgeopt.report.formats import render
+from edgeopt.report.result import SCHEMA
 from edgeopt.verbs.report import read_stored_report
 from edgeopt.workloads import kind_of, kinds
 from edgeopt.workloads.generation.options import GenerationBench

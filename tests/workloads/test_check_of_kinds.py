@@ -157,12 +157,13 @@ class Opener:
 def test_a_noisy_machine_ends_the_check_of_every_kind_with_4(workload):
     kind = workload.kind
     module = kind.module("check")
+    about = {"kind": kind.name, "noun": kind.noun, "names": kind.checks}
     others = tuple(name for name in kind.checks if name != "latency")
     update = dataclasses.replace(workload.options, update=True, skip=kind.checks)
-    assert check(module, workload.source, update, noun=kind.noun, names=kind.checks).exit_code == 0
+    assert check(module, workload.source, update, **about).exit_code == 0
     for level, code in ((TrustLevel.NOISY, 4), (TrustLevel.INVALID, 4), (TrustLevel.TRUSTED, 0)):
         options = dataclasses.replace(workload.options, skip=others)
-        report = check(Opener(module, level), workload.source, options, noun=kind.noun, names=kind.checks)
+        report = check(Opener(module, level), workload.source, options, **about)
         assert report.exit_code == code, (level, report.results)
         assert {
             result.name.partition(" ")[0] for result in report.results if result.verdict is not CheckVerdict.SKIPPED

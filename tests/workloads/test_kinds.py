@@ -70,7 +70,7 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
         f"bench {table} --queue latest",
         "bench digits_detector --key grass",
         f"compare {table} digits_detector",
-        "bench --help",
+        "bench --help table",
     ]
     paths = os.pathsep.join((str(TOY), os.environ.get("PYTHONPATH", "")))
     environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}
@@ -151,6 +151,73 @@ def test_no_command_and_no_verb_asks_for_the_name_of_a_kind(folder):
             is_name = isinstance(node, ast.Constant) and node.value in names
             if is_name and path.name != "combine.py":  # there it is a section of recipes
                 raise AssertionError(f"{path}:{node.lineno} names the kind {node.value}")
+
+
+OLDER = {"optimization/report/result.py"}
+"""Files that read what older versions wrote, whose forms differ by kind."""
+
+
+def compared_kinds(text: str, names: set[str]) -> list[int]:
+    """Return the lines on which a text of Python compares the kind of something with a kind.
+
+    `x.kind == "frames"`, `x["kind"] in ("frames", "table")` and `x.kind == FrameResult.kind` are such comparisons;
+    `x.kind == y.kind`, of two results, is none.
+    """
+    lines = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            lines += (
+                [node.lineno] if any(map(_is_kind, sides)) and any(_names_kind(each, names) for each in sides) else []
+            )
+        if isinstance(node, ast.Match) and _is_kind(node.subject):
+            lines.append(node.lineno)
+    return lines
+
+
+def _is_kind(node: ast.expr) -> bool:
+    """Return whether an expression is the kind of something, by attribute, by its name, or by key."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "kind" or (node.attr == "name" and _is_kind(node.value))
+    if isinstance(node, ast.Name):
+        return node.id == "kind"
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "kind"
+
+
+def _names_kind(node: ast.expr, names: set[str]) -> bool:
+    """Return whether an expression stands for a certain kind: its name, several, or the kind of a class."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(_names_kind(each, names) for each in node.elts)
+    if isinstance(node, ast.Constant):
+        return node.value in names
+    is_class = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id[:1].isupper()
+    return is_class and node.attr in ("kind", "KIND")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_seen"),
+    [
+        ('x.kind == "frames"', True),
+        ('"frames" != x.kind', True),
+        ('x.kind.name in ("frames", "table")', True),
+        ('values["kind"] == "pipeline"', True),
+        ("report.kind == ModelReport.kind", True),
+        ("report.kind == other.kind", False),
+        ('sound.kind == "sound"', False),
+        ("note.kind is NoteKind.INFO", False),
+        ("match x.kind:\n    case _:\n        pass", True),
+    ],
+)
+def test_comparisons_of_kinds_are_seen(line, is_seen):
+    assert bool(compared_kinds(line, {kind.name for kind in kinds()})) == is_seen
+
+
+def test_nothing_outside_the_kinds_asks_which_kind_something_is_of():
+    names = {kind.name for kind in kinds()}
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        if not place.startswith("workloads/") and place not in OLDER:
+            assert compared_kinds(path.read_text("utf-8"), names) == [], place
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)

@@ -282,6 +282,11 @@ FACTS: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
 )
 
 
+def timeless(values: dict[str, Any]) -> dict[str, Any]:
+    """A result as JSON with the hash of its machine alone: other facts of it change from moment to moment."""
+    return values | {"environment": values["environment"]["hash"]}
+
+
 @pytest.mark.parametrize(
     ("source", "wishes", "words"), FACTS, ids=lambda value: value if isinstance(value, str) else ""
 )
@@ -292,7 +297,7 @@ def test_facts_are_those_of_the_command_line(place, source, wishes, words):
     assert facts.parameters > 0
     assert (facts.partition is not None) is bool(wishes)
     shown = CliRunner().invoke(cli, ["inspect", source, *words, "--format", "json"])
-    assert json.loads(shown.stdout) == json.loads(json.dumps(facts.as_json()))
+    assert timeless(json.loads(shown.stdout)) == timeless(json.loads(json.dumps(facts.as_json())))
 
 
 def test_integers_of_a_quantized_model_are_facts_too(place, tmp_path):
@@ -315,7 +320,7 @@ def test_integers_of_a_quantized_model_are_facts_too(place, tmp_path):
     assert isinstance(view, QuantizedView)
     assert view.tensors[0].scales == (0.5,)
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "q.onnx"), "--quantized", "--format", "json"])
-    assert json.loads(shown.stdout) == json.loads(json.dumps(view.as_json()))
+    assert timeless(json.loads(shown.stdout)) == timeless(json.loads(json.dumps(view.as_json())))
 
 
 @pytest.mark.parametrize(

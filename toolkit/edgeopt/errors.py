@@ -114,7 +114,7 @@ class Missing(str):
 
     reason: str
     remedy: str
-    """What brings it; empty: nothing is known to."""
+    """How to get the missing part; empty: no way is known."""
     is_elsewhere: bool
     """Whether only another machine can have it."""
 
@@ -142,11 +142,11 @@ class Note:
     detail: str
     """One clause, which a terminal has room for."""
     hint: str = ""
-    """What to do, or one more clause."""
+    """A remedy, or one more clause."""
     names: tuple[str, ...] = ()
     """All that it is about, where the text names a few."""
     more: str = ""
-    """What else is known, for a page."""
+    """Further facts, for a page."""
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.hint})" if self.hint else self.detail

@@ -13,7 +13,7 @@ import pytest
 from random_schemas import fits, random_schema
 from small_decoders import byte_tokenizer, write_decoder
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.export.decoder.llama import read_configuration, write_llama
@@ -22,9 +22,10 @@ from edgeopt.graph.model import Model
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import AnswerOptions
-from edgeopt.runtime.decoding.grammars import FormError, form_of
+from edgeopt.runtime.decoding.grammars import FormError, Grammars, form_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.steps.convert.weight_only import make_weight_only
 
 pytest.importorskip("llguidance")
@@ -96,6 +97,60 @@ def test_the_likeliest_text_in_a_form_is_the_same_alone_with_guesses_and_beside_
     exact = AnswerOptions(200, schema=PERSON, guesses=4, exact=True)
     plain = [[piece.token for piece in random_model.generate(prompt, exact.but(guesses=0))] for prompt in prompts]
     assert [[piece.token for piece in random_model.generate(prompt, exact)] for prompt in prompts] == plain
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"repetition_penalty": 1.3},
+        {"logit_bias": {40: 9.0, 7: -50.0}},
+        {"frequency_penalty": 0.8, "presence_penalty": -0.4},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 40, "top_p": 0.9},
+        {"temperature": 1.5, "min_p": 0.1, "repetition_penalty": 0.8},
+    ],
+)
+def test_a_token_is_that_of_masked_logits_however_it_is_chosen(taught, sampling):
+    """The likeliest alone is asked about where it may follow; drawn tokens are ordered among those that may."""
+    grammars = Grammars(taught.tokenizer, taught.vocabulary, [0])
+    rng, kinds = np.random.default_rng(3), set[bool]()
+    for number in range(12):
+        form = form_of(random_schema(rng), "", "")
+        assert form is not None
+        follower, masks, answer = grammars.follower(form), grammars.follower(form), list[int]()
+        choosers = [Chooser(Sampling(**sampling, seed=number)) for _ in range(2)]
+        for step in range(40):
+            allowed = masks.behind(answer).allowed()
+            logits = rng.normal(size=taught.vocabulary).astype(np.float32)
+            if step % 2:  # a model that knows its form
+                logits[allowed] += 6
+            if step % 5 == 4:
+                logits[rng.integers(0, len(logits), 50)] = np.nan
+            kinds.add(bool(allowed[np.nan_to_num(logits, nan=-9).argmax()]))
+            masked = choosers[0].choose(np.where(allowed, logits, np.float32(-np.inf)), answer, answer)
+            token = choosers[1].choose(logits, answer, answer, follower.behind(answer))
+            assert allowed[token]
+            assert token == masked or np.isnan(logits[allowed]).all()
+            answer.append(token)
+            if token == 0 or follower.is_whole(answer):
+                break
+    assert kinds == {True, False}
+
+
+def test_a_token_is_accepted_where_the_mask_has_it(taught):
+    """The package consumes `{` where the mask has `{"` alone, as the form forces both letters."""
+    form = form_of(PERSON, "", "")
+    assert form is not None
+    tokens, answer = taught.tokenizer, list[int]()
+    follower = Grammars(tokens, taught.vocabulary, [0]).follower(form)
+    for token in tokens.encode('{"name": "x", "age": 1'):
+        for place in (answer, [*answer, token], answer):  # there and back, as behind a wrong guess
+            allowed = follower.behind(place).allowed()
+            assert [follower.accepts(each) for each in range(taught.vocabulary)] == allowed.tolist()
+        answer.append(token)
+    with pytest.raises(EdgeoptError, match="cannot go on in its form"):
+        follower.behind([tokens.encode("x")[0]]).allowed()
 
 
 def fits_person(text: str) -> bool:

@@ -19,7 +19,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime,
 from edgeopt.steps.quantize.keep_float.layers import fastest_front
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
-from edgeopt.steps.quantize.search.proposals import with_float, with_front
+from edgeopt.steps.quantize.search.proposals import form_order, with_float, with_front
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.declared.target import Int8Rules
@@ -157,6 +157,26 @@ def test_a_first_form_that_is_slower_than_another_engines_is_the_only_one() -> N
     limits = {"agreement": lambda _: 1.0, "speed": lambda _: 2.0}
     assert len(search_int8(model, frames(model), HERE, **limits, least_speed=2.1).attempts) == 1
     assert len(search_int8(model, frames(model), HERE, **limits, least_speed=1.9).attempts) > 1
+
+
+def test_where_grids_are_found_as_it_runs_the_first_of_both_forms_is_tried() -> None:
+    model, forms = ALL["vision_transformer"](), (Form.QDQ, Form.DYNAMIC)
+
+    def speed(made: Model) -> float:
+        return 3.0 if "DynamicQuantizeLinear" in made.op_counts else 1.0
+
+    limits = {"agreement": lambda _: 1.0, "speed": speed, "forms": forms}
+    slow = search_int8(model, frames(model), HERE, **limits, least_speed=3.1)
+    assert {one.name for one in slow.attempts} == {"int8 qdq", "int8 dynamic"}
+    fast = search_int8(model, frames(model), HERE, **limits, least_speed=2.9)
+    assert len(fast.attempts) > 2
+    assert fast.attempts[0].name == "int8 dynamic"
+
+
+def test_grids_found_as_it_runs_are_for_models_of_products_alone() -> None:
+    forms = (Form.QDQ, Form.NHWC, Form.DYNAMIC)
+    assert form_order(ALL["vision_transformer"](), forms) == [Form.NHWC, Form.QDQ, Form.DYNAMIC]
+    assert form_order(mobile(), forms) == [Form.NHWC, Form.QDQ]
 
 
 def test_a_search_with_time_enough_leaves_nothing_untried() -> None:

@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgeopt import __version__
+from edgeopt.cli._help import HelpContext
 from edgeopt.cli._output import show_line
 from edgeopt.cli._streams import NOWHERE_TO_WRITE, give_up, is_reader_gone, write_if_possible
 from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, NotFoundError, out_of_memory
@@ -26,6 +27,8 @@ click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget h
 
 class Commands(click.Group):
     """The files of this folder are the commands; each is imported when it is named."""
+
+    context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands: those of the files, with dashes."""
@@ -84,7 +87,7 @@ class Commands(click.Group):
 
 
 _OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}) | NOWHERE_TO_WRITE
-"""What a person mends outside the program, wherever it met it; any other error of the system is a bug."""
+"""Errors of the system that a person mends outside the program, wherever they occur; any other `OSError` is a bug."""
 
 
 def _exit_code_of(error: OSError) -> int:

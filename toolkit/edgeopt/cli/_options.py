@@ -21,7 +21,7 @@ from edgeopt.cli._values import (
     joined,
 )
 from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
-from edgeopt.measurement.common_options import LABEL_KINDS
+from edgeopt.measurement.common_options import DEVICE, INPUT, LABEL_KINDS, PRUNED, TASK
 from edgeopt.recipes.default_limits import MAX_DROP
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
@@ -32,9 +32,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 def format_option(command: F) -> F:
     """Add `--format`, and `--json` as a short form of it; the command gets the name as `form`."""
     short = click.option("--json", "form", flag_value="json", help="The same as --format json.")
-    return click.option(
-        "--format", "form", type=FormatName(), default=TERMINAL, show_default=True, help="What to print."
-    )(short(command))
+    return click.option("--format", "form", cls=_FormatOption, type=FormatName(), default=TERMINAL, show_default=True)(
+        short(command)
+    )
+
+
+class _FormatOption(click.Option):
+    """An option whose help lists the formats; their folder is read when the help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return flags and help."""
+        from edgeopt.report.formats import names
+
+        *others, last = names()
+        self.help = f"Form of the result: {', '.join(others)} or {last}."
+        return super().get_help_record(ctx)
 
 
 def exit_codes(
@@ -95,7 +107,7 @@ device_option = click.option(
     required=True,
     type=TargetName(),
     metavar="NAME|FILE",
-    help="The device: a name of edgeopt targets, or a TOML file.",
+    help=DEVICE,
 )
 target_option = click.option(
     "--target",
@@ -128,14 +140,14 @@ input_option = click.option(
     type=TypedShape(),
     multiple=True,
     metavar="NAME=1x3x224x224",
-    help="Name and shape of an input for the export, in order; with a type: ids=1x128:int64. Repeatable.",
+    help=INPUT,
 )
 task_option = click.option(
     "--task",
     default="",
     metavar="NAME",
     show_default="the task of the model's class",
-    help="For hf: the task of the model, by optimum's name, such as feature-extraction.",
+    help=TASK,
 )
 max_drop_option = click.option(
     "--max-drop",
@@ -148,7 +160,7 @@ prune_option = click.option(
     type=Amount(),
     default="auto",
     show_default=True,
-    help="Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
+    help=PRUNED,
 )
 keep_layers_option = click.option(
     "--keep-layers",

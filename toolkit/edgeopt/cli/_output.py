@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgeopt.report.document import Document
 
 _LABELS = ("error: ", "  -> ", *(f"{kind}: " for kind in NoteKind))
-"""What a line may begin with; the lines that go on stand under the text behind it."""
+"""Beginnings of a line behind which its continuation is indented."""
 
 
 def show(document: Document, form: str, *, err: bool = False) -> None:

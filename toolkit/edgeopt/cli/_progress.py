@@ -26,7 +26,7 @@ _BAR = 24
 _CLOCK = 22
 """Columns of the time beside a bar of the whole; of half an hour it takes more."""
 _CLOSE_S = 60
-"""From which time left it is told in steps of ten seconds, below in steps of five: it is expected, not known."""
+"""Seconds above which the time left is shown in steps of ten seconds, below in steps of five: it is a forecast."""
 _INDENT = 11
 """Indent of the lines that go on: under the text beside a label."""
 
@@ -39,7 +39,7 @@ class _Work:
     of: int
     began_s: float
     first: int
-    """What was done when it was first told of: that took time that nobody saw."""
+    """Units already done at the first report; nobody saw how long they took, so the pace leaves them out."""
     done: int = 0
     at_s: float = 0.0
     """When `done` last grew."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import TERMINAL
 from edgeopt.cli._output import line_width
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._streams import write_if_possible
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.declared.options import FileUse
+from edgeopt.system.declared.options import FileUse, OptionGroup
 from edgeopt.system.text import printable
 from edgeopt.verbs.android import VERBS as PHONE_VERBS
 from edgeopt.verbs.android import is_phone, require_verb
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
     from edgeopt.verbs.remote.search import SearchHere
 
+DEVICE = OptionGroup("device", "Another device", "run the command elsewhere, over ssh or adb")
+"""What the command line adds to every verb that other devices do."""
 ON = "on"
 """Name in Python of the option."""
 SEARCH_THERE = "search_there"
@@ -33,10 +36,10 @@ RESULT = "result_file"
 """Name in Python of the option of commands that a program elsewhere begins."""
 _FLAG, _THERE = "--on", "--search-there"
 _HELP = "Run on this device: files are sent, edgeopt is installed there once, and what it writes comes back."
-_HELP_PHONES = " adb: a phone runs the model alone, by edgeopt-runner; not tried on a real phone yet."
+_HELP_PHONES = " With adb a phone runs the model alone, in edgeopt-runner; no real phone has been tried yet."
 
 
-class DeviceCommand(click.Command):
+class DeviceCommand(HelpCommand):
     """A command that runs here, or on the device that `--on` names."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -89,7 +92,7 @@ def search_option() -> click.Option:
     return click.Option(
         [_THERE, SEARCH_THERE],
         is_flag=True,
-        help="With --on: make the candidates on the device too; else it only measures and chooses.",
+        help="With --on: make the candidates on the device too. Without this the device only measures and chooses.",
     )
 
 

@@ -172,7 +172,7 @@ class Amount(click.ParamType[str]):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help shows for the value."""
-        return "auto|RATIO|SPEEDUPx|off"
+        return "AMOUNT"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the words that begin so."""
@@ -208,15 +208,9 @@ def joined(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, .
 
 
 class FormatName(click.ParamType[str]):
-    """A format of `edgeopt.report.formats`; that folder is read when its names are needed, not for every help page."""
+    """A format of `edgeopt.report.formats`; that folder is read when its names are needed."""
 
     name = "format"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return what help shows for the value."""
-        from edgeopt.report.formats import names
-
-        return f"[{'|'.join(names())}]"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the formats that begin so."""
@@ -242,7 +236,7 @@ class _Known(click.ParamType[str]):
     folder = ""
     """Where the shipped ones lie, below the package's data."""
     file = ""
-    """What tells them: a pattern below that folder."""
+    """Glob pattern below that folder; each match is a known name."""
 
     def known(self) -> list[str]:
         """Return the names of all that is shipped."""
@@ -293,7 +287,11 @@ class Counts(click.ParamType[tuple[int, ...]]):
 class Guesses(click.ParamType[int]):
     """A number of guesses, or `auto`, which is -1."""
 
-    name = "integer|auto"
+    name = "integer"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        return "INTEGER|auto"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._help import GroupedCommand
 from edgeopt.cli._output import show
 from edgeopt.cli._remote import (
+    DEVICE,
     ON,
     RESULT,
     SEARCH_THERE,
@@ -22,7 +24,7 @@ from edgeopt.cli._remote import (
     search_option,
 )
 from edgeopt.cli._values import default_text, type_of
-from edgeopt.system.declared.options import FileUse, Option, Syntax, default_of, options_of
+from edgeopt.system.declared.options import FileUse, Option, OptionGroup, Syntax, default_of, options_of
 from edgeopt.verbs._perform import Performed, refuse
 from edgeopt.verbs.remote import SEARCHING, VERBS
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 PRINTING = ("check", "run")
 """Verbs that write files or answers besides their result, whatever computes for them."""
-PRINTED = "What is printed"
-"""Heading of what the command line adds to every verb."""
+PRINTED = OptionGroup("output", "What is printed", "the form of the result")
+"""What the command line adds to every verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,16 @@ class VerbOption(click.Option):
         """Use of the file that its text names."""
         return self.uses[0].option.file_use
 
+    @property
+    def brief(self) -> str:
+        """A short line for the screen of options that most users need; empty: it is none of them."""
+        return next((use.option.brief for use in self.uses if use.option.is_common), "")
+
+    def flags_shown(self, ctx: click.Context) -> str:
+        """Return how it is written."""
+        record = super().get_help_record(ctx)
+        return record[0] if record else ""
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return flags and help; what a folder of parts lists is read now, and not for every command."""
         template = self.help
@@ -110,73 +122,68 @@ class VerbOption(click.Option):
             self.help = template
 
     def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
-        """Return default and range as help shows them: in brackets what is described, else the value itself."""
+        """Return default and range as help shows them: in brackets what takes several words, else the value itself."""
         extra = super().get_help_extra(ctx)
         parts = dict.fromkeys(part for use in self.uses for part in use.shown_default.split("; ") if part)
         if shown := "; ".join(parts):
-            is_described = any(use.option.shown_default for use in self.uses)
-            extra["default"] = f"({shown})" if is_described else shown
+            extra["default"] = f"({shown})" if " " in shown else shown
         reader = type_of(self.uses[0].option)
         if isinstance(reader, click.IntRange | click.FloatRange):
             extra["range"] = reader._describe_range()
         return extra
 
 
-class GroupedCommand(click.Command):
-    """A command with many options; its help lists them group by group."""
-
-    def __init__(self, *args: Any, groups: Mapping[str, tuple[str, ...]], **extra: Any) -> None:
-        """Take the headings of the help.
-
-        Args:
-            *args: As click's own.
-            groups: By heading, in their order, the options below it by their names in Python, in theirs.
-            **extra: As click's own.
-        """
-        super().__init__(*args, **extra)
-        self.groups = groups
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under their headings; one that no group names comes last."""
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        placed = {name for names in self.groups.values() for name in names}
-        rest = tuple(dict.fromkeys(each.name or "" for each in options if each.name not in placed))
-        for heading, names in (*self.groups.items(), ("Help", rest)):
-            members = [each for name in names for each in options if each.name == name]
-            records = [record for each in members if (record := each.get_help_record(ctx)) is not None]
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
-
-
 class VerbCommand(DeviceCommand, GroupedCommand):
     """A command whose options are those that the kinds of workload declare for its verb."""
 
-    def __init__(self, *args: Any, verb: str, headings: Sequence[str] = (), **extra: Any) -> None:
+    def __init__(self, *args: Any, verb: str, order: Sequence[str] = (), **extra: Any) -> None:
         """Make the options of a verb.
 
         Args:
             *args: As click's own.
             verb: Its name.
-            headings: Of the help, in their order; others follow.
+            order: Names of the groups of options, as help shows them; others follow.
             **extra: As click's own.
         """
         options = options_of_verb(verb)
-        groups: dict[str, list[str]] = {heading: [] for heading in headings}
+        groups: dict[str, OptionGroup] = {}
+        names: dict[str, list[str]] = {name: [] for name in order}
+
+        def place(group: OptionGroup, *options: str) -> None:
+            names.setdefault(groups.setdefault(group.name, group).name, []).extend(options)
+
         if verb in VERBS:
             extra["params"] = [*extra["params"], result_option(), device_option(verb)]
-            groups[_heading_of_devices(headings)] = [ON]
+            place(DEVICE, ON)
         if verb in SEARCHING:
             extra["params"] = [*extra["params"], search_option()]
-            groups[_heading_of_devices(headings)] += [SEARCH_THERE]
+            place(DEVICE, SEARCH_THERE)
         for each in options:
-            groups.setdefault(each.uses[0].option.group, []).append(each.name or "")
+            place(each.uses[0].option.group, each.name or "")
         own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option))
         printed = dict.fromkeys(name for name in own if name not in (ON, SEARCH_THERE, RESULT))
-        groups[PRINTED] = [*groups.pop(PRINTED, []), *printed]
+        place(PRINTED, *printed)
         extra["params"] = [*extra["params"], *options]
-        filled = {heading: tuple(names) for heading, names in groups.items() if names}
+        filled = {groups[name]: tuple(members) for name, members in names.items() if members}
         super().__init__(*args, groups=filled, **extra)
+
+    def about(self, group: OptionGroup) -> str:
+        """Return what a group is for, and which kind of workload alone takes it, where its heading does not say so."""
+        options = [each for each in self.params if isinstance(each, VerbOption)]
+        taken, all_kinds = (
+            {use.kind.noun for each in chosen for use in each.uses}
+            for chosen in ([each for each in options if each.name in self.groups[group]], options)
+        )
+        sole = next(iter(taken)) if len(taken) == 1 < len(all_kinds) else ""
+        is_said = not sole or sole.removeprefix("a ") in group.heading.lower()
+        return group.about if is_said else f"{group.about}; for {sole} only"
+
+    def common(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        """Yield the options that most users need, with a short line for each."""
+        for group in self.groups:
+            for each in self.members(ctx, group):
+                if isinstance(each, VerbOption) and each.brief:
+                    yield each.flags_shown(ctx), f"{each.brief}{'  [required]' if each.required else ''}"
 
     @contextmanager
     def on_phone(self, ctx: click.Context, address: str) -> Iterator[int | None]:
@@ -208,10 +215,6 @@ class VerbCommand(DeviceCommand, GroupedCommand):
         values = read_values(ctx, source)
         limit_s = values.get("time_limit_s")
         return SearchHere(ctx.info_name, source, values, lambda: listening(ctx, limit_s, is_whole=True))
-
-
-def _heading_of_devices(headings: Sequence[str]) -> str:
-    return next((heading for heading in headings if "device" in heading), PRINTED)
 
 
 def options_of_verb(verb: str) -> list[VerbOption]:
@@ -337,15 +340,15 @@ def finish(ctx: click.Context, done: Performed[Any], form: str) -> None:
     ctx.exit(done.exit_code)
 
 
-def verb_command(verb: str, *headings: str) -> Callable[[Callable[..., Any]], click.Command]:
+def verb_command(verb: str, *order: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that makes a function the command of a verb.
 
     Args:
         verb: Its name.
-        *headings: Of the help, in their order; others follow.
+        *order: Names of the groups of options, as help shows them; others follow.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        return click.command(cls=VerbCommand, verb=verb, headings=headings)(function)
+        return click.command(cls=VerbCommand, verb=verb, order=order)(function)
 
     return decorate

@@ -9,21 +9,20 @@ import click
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, finish, named_source, read_values, verb_command
+from edgeopt.cli._verb import finish, named_source, read_values, verb_command
 
 
 @verb_command(
     "bench",
-    "Model and device",
-    "How long",
-    "The budget",
-    "How frames arrive",
-    "Also measured",
-    "Energy and cost",
-    "Language models",
-    "Servers",
-    "Pipelines",
-    PRINTED,
+    "model",
+    "device",
+    "time",
+    "budget",
+    "load",
+    "also",
+    "cost",
+    "language",
+    "server",
 )
 @click.argument("model", type=ModelName(), required=False)
 @format_option
@@ -33,6 +32,7 @@ def bench(ctx: click.Context, /, *, model: str | None, form: str, **options: Any
     """Measure MODEL stage by stage, and say what to do about it.
 
     MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
+
     With --endpoint a server is measured as its client sees it: network, queue, first token and next tokens of a
     language model, or each stage from the sample to the answer of a model of frames.
     """

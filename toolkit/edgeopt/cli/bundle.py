@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("bundles", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder to write.")
 @click.option(

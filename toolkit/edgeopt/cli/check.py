@@ -10,10 +10,10 @@ import click
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
+from edgeopt.cli._verb import finish, read_values, verb_command
 
 
-@verb_command("check", "Model, baseline, device", "What is measured", "What is allowed", "Language models", PRINTED)
+@verb_command("check", "baseline", "model", "device", "measure", "allowed", "language")
 @click.argument("model", type=ModelName())
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write JUnit XML into this file.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write Markdown into this file.")
@@ -35,13 +35,14 @@ def check(
     form: str,
     **options: Any,
 ) -> None:
-    """Check MODEL against a baseline.
+    """Check MODEL against a baseline: the gate for continuous integration.
 
-    The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
-    accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
-    [check] in the recipe. A language model is checked for the times of its answers, its perplexity on the text of
-    --eval, its size, and the memory of its cache; a pipeline for the times of every stage, its last answers and its
-    size.
+    MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
+
+    Latency, accuracy, size, memory, cold start and placement are checked. What is allowed comes from the options, and
+    where they say nothing from [check] in the recipe. A language model is checked for the times of its answers, its
+    perplexity on the text of --eval, its size, and the memory of its cache; a pipeline for the times of every stage,
+    its last answers and its size.
     """
     del options
     from edgeopt.report.formats import render

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 
-@click.command()
+
+@click.command(cls=HelpCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
-    """Print what makes SHELL complete commands, options, targets, recipes and models.
+    """Print what makes SHELL complete commands, options and their groups, targets, recipes and models.
 
     \b
     bash  eval "$(edgeopt completion bash)" in ~/.bashrc

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option, input_option, target_option, task_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import FreeAxes
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("source")
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="NAME/model.onnx", help="The ONNX file to write."

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import (
     TERMINAL,
     eval_option,
@@ -21,7 +22,7 @@ from edgeopt.errors import EXIT_MISSED
 from edgeopt.optimization.one_step.limits import MINUTES
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("model", type=ModelName())
 @click.option(
     "--teacher", required=True, type=ModelName(), metavar="DENSE", help="The model from which MODEL was made."

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._fleet_table import FleetProgress
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import FilePath
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("file", type=FilePath())
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="out/NAME of the file", help="Folder to write."

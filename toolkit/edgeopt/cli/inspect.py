@@ -8,10 +8,10 @@ import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, finish, read_values, verb_command
+from edgeopt.cli._verb import finish, read_values, verb_command
 
 
-@verb_command("inspect", "Model and device", "What is shown", PRINTED)
+@verb_command("inspect", "model", "device", "shown")
 @click.argument("model", type=ModelName())
 @format_option
 @click.pass_context

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import RecipeName
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _KEYS = ("name", "task", "description", "model", "license")
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("name", required=False, type=RecipeName())
 @format_option
 def models(*, name: str | None, form: str) -> None:
@@ -35,6 +36,7 @@ def models(*, name: str | None, form: str) -> None:
 def list_recipes(recipes: Sequence[Recipe]) -> Document:
     """Return what is shown of all recipes."""
     from edgeopt.report.document import Document, Section, Table, make_table
+    from edgeopt.report.result import PlainResult
 
     columns: dict[str, Callable[[Recipe], str]] = {
         "model": lambda recipe: recipe.name,
@@ -47,15 +49,21 @@ def list_recipes(recipes: Sequence[Recipe]) -> Document:
             names.setdefault(recipe.task, []).append(recipe.name)
     rows = tuple((task, ", ".join(names[task])) for task in sorted(names))
     by_task = Table(("task", "recipes"), rows, frozenset({"recipes"}))
-    data = [{key: getattr(recipe, key) for key in _KEYS} for recipe in recipes]
+    figures = {"recipes": [_figures(recipe) for recipe in recipes]}
     hint = Section(text="edgeopt models NAME shows one of them and what it is for; --recipe takes its name.")
     sections = (Section(table=models), Section(table=by_task), hint)
-    return Document("models", "models", "Shipped models and recipes", data, sections)
+    result = PlainResult(command="models", figures=figures)
+    return Document(result, "models", "Shipped models and recipes", sections)
+
+
+def _figures(recipe: Recipe) -> dict[str, str]:
+    return {key: getattr(recipe, key) for key in _KEYS}
 
 
 def show_recipe(recipe: Recipe) -> Document:
     """Return what is shown of one recipe."""
     from edgeopt.report.document import Document, Section, Value
+    from edgeopt.report.result import PlainResult
     from edgeopt.system.text import shown_path
 
     known = {
@@ -72,9 +80,9 @@ def show_recipe(recipe: Recipe) -> Document:
     }
     values = [Value(label, text) for label, text in known.items() if text]
     command = f"edgeopt optimize {recipe.name if recipe.model else f'MODEL --recipe {recipe.name}'} --target cpu"
-    data = {key: getattr(recipe, key) for key in _KEYS}
     sections = (Section(values=(*values, Value("next", command, is_command=True))),)
-    return Document("models", recipe.name, f"Recipe {recipe.name}", data, sections)
+    result = PlainResult(command="models", figures=_figures(recipe))
+    return Document(result, recipe.name, f"Recipe {recipe.name}", sections)
 
 
 COMMAND = models

@@ -10,30 +10,25 @@ import click
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName
-from edgeopt.cli._verb import PRINTED, VerbCommand, finish, read_values
+from edgeopt.cli._verb import VerbCommand, finish, read_values
+from edgeopt.optimization.options import STEPS
+from edgeopt.system.declared.options import OptionGroup
 
-_HEADINGS = (
-    "Model and device",
-    "Pictures, labels, budget",
-    "How long, and again",
-    "Steps (listed below)",
-    "The bundle",
-    "Models that are exported first",
-    "Language models",
-    "Pipelines",
-    PRINTED,
-)
+_ORDER = ("model", "device", "data", "budget", "time", "steps", "bundle", "export", "language")
 
 
 class _WithSteps(VerbCommand):
     """A command whose help lists the steps; they are asked when it is printed, and not before."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what each step does."""
+    def format_group(self, ctx: click.Context, formatter: click.HelpFormatter, group: OptionGroup) -> None:
+        """Write the options of a group in full; below those of the steps what each step does."""
+        super().format_group(ctx, formatter, group)
+        if group != STEPS:
+            return
         from edgeopt.optimization.plan import all_steps
 
         steps = all_steps().items()
-        with formatter.section("Steps"):
+        with formatter.section("What each step does"):
             when = {
                 name: "" if other.is_default else " [if faster]" if other.tried_on or other.feeds else " [off]"
                 for name, other in steps
@@ -41,7 +36,7 @@ class _WithSteps(VerbCommand):
             formatter.write_dl([(name, step.does + when[name]) for name, step in steps])
 
 
-@click.command(cls=_WithSteps, verb="optimize", headings=_HEADINGS)
+@click.command(cls=_WithSteps, verb="optimize", order=_ORDER)
 @click.argument("model", type=ModelName())
 @format_option
 @click.pass_context
@@ -50,9 +45,10 @@ def optimize(ctx: click.Context, /, *, model: str, form: str, **options: Any) ->
     """Make MODEL fast on a device, and prove it.
 
     MODEL is an ONNX file, the name of a shipped model, a source that edgeopt export takes (it is exported first), or
-    the .toml file of a pipeline, whose models are chosen together. Writes every candidate, a bundle for the runtime,
-    and a report. The bundle of a language model holds the form that is proven fastest for prompts and answers of
-    --prompt-tokens and --output-tokens.
+    the .toml file of a pipeline, whose models are chosen together.
+
+    Every candidate, a bundle for the runtime and a report are written. The bundle of a language model holds the form
+    that is proven fastest for prompts and answers of --prompt-tokens and --output-tokens.
     """
     del options
     began_s = monotonic()  # what is imported now takes seconds on a busy machine, and the limit counts them

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import (
     TERMINAL,
     eval_option,
@@ -26,7 +27,7 @@ from edgeopt.errors import EXIT_MISSED
 from edgeopt.measurement.common_options import SAMPLE_KINDS
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("model", type=ModelName())
 @target_option
 @click.option(
@@ -51,8 +52,8 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 @format_option
 @click.pass_context
 @exit_codes(
-    passed="a pruned model was written that keeps its accuracy and is proven faster",
-    missed="none is: the dense model stays, or what --prune asked for was written all the same",
+    passed="a pruned model was written: it keeps its accuracy, and is proven faster",
+    missed="there is none: the dense model stays, or what --prune names is written",
     last=EXIT_MISSED,
 )
 def prune(

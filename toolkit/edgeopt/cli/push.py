@@ -85,7 +85,7 @@ def push(
     back: bool,
     form: str,
 ) -> None:
-    """Put BUNDLE into a place, on this machine or on the device of --on, if it is proven there.
+    """Put BUNDLE into a folder, here or on the device of --on, if it is proven.
 
     It is copied beside the running one, opened, and compared with it in turns: answers, times, and accuracy where
     there are labels. Then the link FOLDER/current leads to it, in one step; an app loads that. What misses the budget

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import (
     TERMINAL,
     device_option,
@@ -26,7 +27,7 @@ from edgeopt.optimization.one_step.limits import SEARCH_S
 from edgeopt.system.text import typed_duration
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("model", type=ModelName())
 @device_option
 @click.option(
@@ -54,7 +55,7 @@ from edgeopt.system.text import typed_duration
     type=WholeNumber(min=0),
     default=0,
     show_default=True,
-    help="Decides which values of each tensor calibration keeps for the search of INT8 forms.",
+    help="Seed of the random numbers: they decide which values of each tensor are kept while INT8 forms are searched.",
 )
 @click.option(
     "--replay",

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._asking import asker
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import TERMINAL, format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import ModelName, RecipeName
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("model", type=ModelName())
 @click.option(
     "--out",

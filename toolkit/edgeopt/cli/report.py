@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show, show_line
 from edgeopt.errors import InvalidFileError
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
 @click.option(
     "--merge",

@@ -38,15 +38,16 @@ _EVERY_S = 0.25
 
 @verb_command(
     "run",
-    "The stream",
-    "Where answers go",
-    "Drift",
-    "A model that is no bundle",
-    "Language models",
-    "Speech",
-    "How tokens are drawn",
-    "Guessing ahead",
-    "Pipelines",
+    "stream",
+    "answers",
+    "drift",
+    "model",
+    "device",
+    "language",
+    "form",
+    "speech",
+    "draw",
+    "guess",
 )
 @click.argument("bundle")
 @click.argument("source", required=False)
@@ -56,13 +57,16 @@ _EVERY_S = 0.25
 def run(ctx: click.Context, /, *, bundle: str, source: str | None, as_json: bool, **options: Any) -> None:
     """Run BUNDLE on SOURCE, and print how it keeps up.
 
-    BUNDLE is the bundle of a model or a pipeline, or an ONNX file whose recipe is known. SOURCE is a picture, a folder
-    of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS). Each picture is answered in one
-    line. Ctrl-C or SIGTERM ends the run with the summary; that a camera or a video is ended so is no error.
+    BUNDLE is the bundle of a model or a pipeline, the name of a shipped model, or an ONNX file whose recipe is known.
+    SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
+    A language model needs none: it answers --prompt or --chat.
 
-    A language model (its bundle, a shipped model, or a folder that edgeopt export wrote) answers --prompt, printed as
-    it comes, or talks with --chat. An encoder with a decoder (also a folder of optimum-cli) answers a .wav file as
-    SOURCE (-: a WAV on the standard input, transcribed as it comes), or --prompt.
+    Each picture is answered in one line. Ctrl-C or SIGTERM ends the run with the summary; a camera or a video that is
+    ended in this way is no error.
+
+    A language model may also be the folder that edgeopt export wrote. It answers --prompt, printed as it comes, or
+    talks with --chat. An encoder with a decoder (also a folder of optimum-cli) answers --prompt, or a .wav file as
+    SOURCE; where SOURCE is -, a WAV on the standard input is transcribed as it comes.
     """
     del options
     from edgeopt.verbs.run import answer

@@ -15,7 +15,7 @@ from edgeopt.errors import EXIT_ERROR
 INTERRUPTED = "the server had not begun"
 
 
-@verb_command("serve", "Address and name", "Limits", "Who may ask", "Language models", "Guessing ahead")
+@verb_command("serve", "address", "limits", "access", "language", "guess", "speech")
 @click.argument("bundles", nargs=-1, required=True, type=ModelName(), metavar="BUNDLE...")
 @click.pass_context
 @exit_codes(
@@ -26,7 +26,9 @@ INTERRUPTED = "the server had not begun"
 def serve(ctx: click.Context, /, *, bundles: tuple[str, ...], **options: Any) -> None:
     """Answer requests over HTTP with BUNDLE, until Ctrl-C or SIGTERM; then finish the answers on their way.
 
-    BUNDLE is also the name of a shipped model, or the ONNX file or folder of a language model. It is asked at:
+    BUNDLE is a bundle, the name of a shipped model, or the ONNX file or folder of a language model.
+
+    It is asked at:
 
     \b
     /v1/completions, /v1/chat/completions       a language model (OpenAI's API)

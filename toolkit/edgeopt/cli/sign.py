@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
 @click.option("--key", type=click.Path(path_type=Path), help="Private key (Ed25519, PEM).")
 @click.option(

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import TERMINAL, format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, FilePath, Milliseconds, Number
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("result", type=FilePath())
 @click.option(
     "--within",
@@ -63,7 +64,7 @@ def slo(
     from edgeopt.measurement.slo.run import plan_from, summarize
 
     with Progress(quiet=form != TERMINAL) as progress:
-        plan, day, name, trust = plan_from(
+        plan = plan_from(
             result,
             within_ms=within,
             share=percentile / 100,
@@ -73,7 +74,7 @@ def slo(
             delay_s=lag + cold,
             tell=progress.progress,
         )
-    show(summarize(plan, day, name, trust), form)
+    show(summarize(plan), form)
 
 
 COMMAND = slo

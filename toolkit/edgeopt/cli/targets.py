@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import TargetName
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from edgeopt.system.declared.target import Target
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.argument("name", required=False, type=TargetName())
 @format_option
 def targets(*, name: str | None, form: str) -> None:
@@ -40,12 +41,14 @@ def targets(*, name: str | None, form: str) -> None:
 def list_targets(reaches: Sequence[Reach]) -> Document:
     """Return what is shown of all targets."""
     from edgeopt.report.document import Document, Section
+    from edgeopt.report.result import PlainResult
     from edgeopt.runtime.devices.reach import Where
 
     tables = [_table(where, [reach for reach in reaches if reach.where is where]) for where in Where]
     hint = Section(text="edgeopt targets NAME shows one of them, and what it lacks here.")
     sections = (*(Section(table=table) for table in tables if table.rows), hint)
-    return Document("targets", "targets", "Device profiles", [asdict(reach.target) for reach in reaches], sections)
+    figures = {"targets": [asdict(reach.target) for reach in reaches]}
+    return Document(PlainResult(command="targets", figures=figures), "targets", "Device profiles", sections)
 
 
 def _table(where: str, reaches: Sequence[Reach]) -> Table:
@@ -87,11 +90,13 @@ def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
         known: Of all targets: one that chooses says what brings each that it may choose.
     """
     from edgeopt.report.document import Document, Section, Value
+    from edgeopt.report.result import PlainResult
     from edgeopt.system.declared.target import TargetChoice
     from edgeopt.system.disk import assets
     from edgeopt.system.text import shown_path
 
-    target, data = reach.target, asdict(reach.target) | {"runs": str(reach.where), "reason": reach.why_not}
+    target = reach.target
+    figures = asdict(target) | {"runs": str(reach.where), "reason": reach.why_not}
     file = Value("file", shown_path(assets.folder("targets") / f"{target.name}.toml"))
     here = [Value("runs", f"{reach.where}{f': {reach.reason}' if reach.reason else ''}")]
     here += [Value("get it", reach.remedy, is_command=True)] if reach.remedy else []
@@ -104,7 +109,8 @@ def show_target(reach: Reach, known: Sequence[Reach]) -> Document:
     else:
         facts = _facts(reach)
     sections = (Section(values=(Value("target", target.name), *facts, *here, file, next_one)),)
-    return Document("targets", target.name, f"Target {target.name}", data, sections)
+    result = PlainResult(command="targets", figures=figures)
+    return Document(result, target.name, f"Target {target.name}", sections)
 
 
 def _facts(reach: Reach) -> list[Value]:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._help import HelpCommand
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
 from edgeopt.cli._values import TargetName
 
 
-@click.command()
+@click.command(cls=HelpCommand)
 @click.option(
     "--for",
     "processor",

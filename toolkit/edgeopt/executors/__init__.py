@@ -38,12 +38,13 @@ class SessionOptions:
     """How a session is opened."""
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    """In order of preference; the first must really run."""
+    """Execution providers in order of preference; the first must really run."""
     threads: int = 1
     entries: Mapping[str, str] = field(default_factory=dict)
     """The executor's own configuration entries; an unknown key is an error."""
     precision: str = ""
-    """What float operators are computed in: `fp32`, `bf16`, `fp16`; empty: `fp32`, whatever the engine's default."""
+    """Type in which float operators are computed: `fp32`, `bf16`, `fp16`; empty: `fp32`, whatever the engine's
+    default."""
     profile_to: str = ""
     """Prefix of an operator profile; empty: none (profiling distorts times)."""
     save_optimized_to: str = ""
@@ -181,7 +182,8 @@ class Executor(Protocol):
     """Whether its packages take hundreds of megabytes and its conversions up to a minute: beside a target's own engine
     it is tried last, where time allows, and nothing installs it unasked."""
     foreign_runtime: ClassVar[str] = ""
-    """What runs models on the device, where this engine only compiles or writes them; empty: itself."""
+    """Name of the software that runs models on the device, where this engine only compiles or writes them; empty:
+    itself."""
     own_check: ClassVar[str] = ""
     """How the numbers of its own files are computed where what runs them is not here; empty: it runs them."""
 

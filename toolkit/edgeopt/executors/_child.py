@@ -52,7 +52,7 @@ class Ran:
     """A child's answer to a request."""
 
     refusal: str = ""
-    """What the engine said against the model or its inputs; empty: it did what was asked."""
+    """The engine's objection to the model or its inputs; empty: it ran the request."""
     is_open: bool = True
     """Whether the child still held the session that was to run."""
     outputs: Tensors = field(default_factory=dict)

@@ -70,7 +70,7 @@ _REFUSED = re.compile(
 )
 _LOG_NOISE = re.compile(r"[^.]*? will not be assigned to QNN EP\.?")
 _COMPILED_FOR = re.compile(rb"ep_compatibility_info\.QNNExecutionProvider.{1,6}?v\d+(?::[^:]*){4}:([\d,]+):", re.DOTALL)
-"""What the plugin writes into a compiled model's metadata: versions, then the SoCs, as seen in plugin 2.7."""
+"""The plugin's entry in a compiled model's metadata: versions, then the SoCs, as seen in plugin 2.7."""
 
 
 class QnnSession(Staged):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.executors._guard import guarded
@@ -32,8 +32,10 @@ from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.texts.chat_template import TEMPLATE_FILE, chat_files
 from edgeopt.recipes.texts.encoder_decoder import ENCODER
 from edgeopt.recipes.texts.generation import GENERATION
+from edgeopt.report.result import Result, fields_as_json
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.system.disk.files import read_file, require_writable, write_beside
+from edgeopt.system.machine.environment import Environment, read_environment
 
 RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"
 _MOST_BYTES = 128 << 20
@@ -78,8 +80,10 @@ _OPENERS: Mapping[NetworkKind, Callable[[NetworkSource, Sequence[NetworkInput]],
 
 
 @dataclass(frozen=True, slots=True)
-class ExportResult:
+class ExportResult(Result):
     """An exported model, and how near it is to the original."""
+
+    command: ClassVar[str] = "export"
 
     source: str
     file: Path
@@ -90,7 +94,7 @@ class ExportResult:
     nodes: int
     inputs: tuple[TensorSpec, ...]
     samples: int
-    """On which both were asked."""
+    """Number of samples on which the framework and ONNX Runtime were compared."""
     outputs: tuple[OutputDrift, ...]
     beside: tuple[Path, ...]
     """Recipe, class names, configurations; empty: none was written."""
@@ -103,10 +107,12 @@ class ExportResult:
     """Whether it writes of pictures."""
     needs_recipe: bool = False
     """Whether nothing tells how it is fed and read: no recipe lies beside it, and its shapes are no known model's."""
+    environment: Environment | None = None
+    """The machine on which both answered, and its software."""
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "file": str(self.file), "beside": [str(path) for path in self.beside]}
+        return {**fields_as_json(self), "file": str(self.file), "beside": [str(path) for path in self.beside]}
 
 
 @guarded()
@@ -135,6 +141,20 @@ def export(
     Raises:
         EdgeoptError: If the source cannot be read or exported, or the model answers differently: nothing is written.
     """
+    written = _write(source, out, inputs, dynamic, task, target, word_times=word_times)
+    return replace(written, environment=read_environment())
+
+
+def _write(
+    source: str,
+    out: str | Path | None,
+    inputs: Sequence[NetworkInput],
+    dynamic: Axes | None,
+    task: str,
+    target: str,
+    *,
+    word_times: bool,
+) -> ExportResult:
     named, device = read_source(source, task), find_device(target)
     file = Path(out) if out else Path(named.name) / "model.onnx"
     if is_pair(named):

@@ -15,7 +15,7 @@ from edgeopt.system.declared.optional import require
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
 """Files that make a decoder: weights in other forms stay where they are."""
 _PATIENCE_S = 10
-"""For the first answer about an id."""
+"""Seconds to wait for the first answer about an id."""
 
 
 def decoder_folder(source: NetworkSource) -> Path | None:

@@ -24,7 +24,8 @@ TOLERANCE = 1e-3
 SAMPLES = 4
 """Inputs on which both are asked: of even seeds from 0 to 1, of odd ones normal."""
 _FREE_SIZES = (0, 1, 2, -1)
-"""What a free axis has more than the shape told, sample by sample, and at least 1: a fixed one would not run."""
+"""Entries that a free axis has beyond the network's own shape, a number for each sample; the axis keeps at least 1. A
+model whose axis was fixed by mistake would not run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,11 @@ class Network:
     form: str = "module"
     """`module`, `program` (torch.export's) or `torchscript`: each goes another way."""
     program: Any = None
-    """For the form `program`: what torch.export made."""
+    """Program that torch.export made, for the form `program`."""
     outputs: tuple[str, ...] = ()
     """Names of the tensors it returns; empty: as the answer's structure says."""
     recipe: Recipe | None = None
-    """What the source tells of how it is fed and read; None: too little."""
+    """How the network is fed and read, as far as its source says; None: the source says too little."""
     companions: tuple[Path, ...] = ()
     """Files that are copied beside the ONNX file, for those who load it."""
     notes: tuple[Note, ...] = ()

@@ -20,9 +20,9 @@ class NetworkKind(StrEnum):
     MODULE = "torch"
     """`torch:package.module:factory`."""
     PROGRAM = "pt2"
-    """What `torch.export.save` wrote."""
+    """A file written by `torch.export.save`."""
     TORCHSCRIPT = "torchscript"
-    """What `torch.jit.save` wrote."""
+    """A file written by `torch.jit.save`."""
     HUGGING_FACE = "hf"
     """`hf:FOLDER` or `hf:ID`."""
     GGUF = "gguf"
@@ -37,7 +37,7 @@ class NetworkSource:
     where: str
     """`package.module:factory`, a path, or an id."""
     task: OptimumTask | None = None
-    """For which a network of Hugging Face is opened; None: the one of its own class."""
+    """Task for which a network of Hugging Face is opened; None: the task of its own class."""
 
     def __str__(self) -> str:
         prefix = next((name for name, kind in _PREFIXES.items() if kind is self.kind), "")

@@ -42,10 +42,9 @@ def summarize(result: ExportResult) -> Document:
         command = f"edgeopt recipe {file}"
     verdict = VerdictLines(CommandOutcome.DONE, sentence, next_command=command)
     return Document(
-        "export",
+        result,
         result.name,
         f"{result.name} exported",
-        result.as_json(),
         (Section(values=tuple(values)), table),
         verdict,
     )

@@ -16,7 +16,7 @@ from edgeopt.graph.tensors import Tensors
 LIMIT_DB = 200.0
 """Stands for equality: float32 reaches about 140 dB, and a report cannot hold infinity."""
 _WORSE_DB = 12.0
-"""What the worst column may be noisier than the whole."""
+"""Decibels by which the worst column may be noisier than the whole."""
 _FEWEST_ROWS = 16
 """Below, no variation of a column is known."""
 _LEAST_VARIANCE = 1e-4

@@ -24,7 +24,7 @@ INSIDE = {
     "Erf": (0.0, math.sqrt(0.5)),
     "Tanh": (0.0, math.sqrt(2 / math.pi), 0.0, math.sqrt(2 / math.pi) * CUBIC),
 }
-"""What is inside of each function, as factors of the powers of x."""
+"""Argument of each function inside the unit, as coefficients of the powers of x, from x^0 upwards."""
 _DEPTH = 8
 """Nodes between x and its function at most."""
 

@@ -48,7 +48,7 @@ _MOST_TOLD = 200
 _IR_OF_DEFAULTS = 4
 """Since it a constant that is listed as an input is the default of one."""
 _NAMELESS = {"", "?", "-1", "*", "none"}
-"""What exporters write in place of a name: two of them need not be equal."""
+"""Placeholders that exporters write for the name of a size; two axes with the same placeholder may differ in size."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 _SOURCE = "hf:"
-"""Before a folder or an identifier of Hugging Face."""
+"""Mark before a folder or an identifier of Hugging Face."""
 
 
 def find_model(name: str) -> Path:

@@ -54,7 +54,7 @@ class ReducedPicture:
 
 
 Sample: TypeAlias = Frame | ReducedPicture | Tensors | str | Sound
-"""What a model is asked: a picture, a text, a sound, or its inputs themselves."""
+"""One input of a model: a picture, a text, a sound, or the model's input tensors themselves."""
 
 
 def require_picture(sample: Sample) -> Frame:

@@ -37,10 +37,9 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     is_placed = inspection.partition is not None and inspection.partition.nodes
     sections = _placement(inspection.partition, all_nodes=all_nodes) if inspection.partition and is_placed else ()
     return Document(
-        "inspect",
+        inspection,
         inspection.name,
         inspection.name,
-        inspection.as_json(),
         (Section(values=tuple(values), notes=inspection.notes), *sections),
     )
 

@@ -17,7 +17,7 @@ class ScriptedClock:
 
     now_ns: int = 0
     reading_costs_ns: int = 0
-    """What every reading itself takes."""
+    """Nanoseconds by which each reading itself moves the clock."""
 
     def __call__(self) -> int:
         """Return the time, then let the cost of the reading pass."""

@@ -20,7 +20,7 @@ from edgeopt.system.text import short
 
 SCHEMA = 1
 FRAME, OVERHEAD = "frame", "overhead"
-"""What a summary tells beside the stages."""
+"""Names of two parts that a summary has beside the stages: the whole, and the time of no stage."""
 
 _INTEGERS = ("started_ns", "done_ns", "intended_ns", "arrived_ns", "stream", "round_id", "input_id", "n_out")
 _FLAGS = ("dropped", "failed")
@@ -37,7 +37,7 @@ class Samples:
     """
 
     stages: tuple[str, ...]
-    """In order, as task and session name them."""
+    """Stages in order, as task and session name them."""
     times_ns: NDArray[np.int64]
     """(n, len(stages))"""
     frame_ns: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Samples:
     """(n,)"""
     variant: str = ""
     whole: str = FRAME
-    """What the whole of a row is called: a frame, an answer."""
+    """Name of the whole of a row: `frame` or `answer`."""
     started_ns: NDArray[np.int64] | None = None
     """When the frame was taken from the queue."""
     done_ns: NDArray[np.int64] | None = None
@@ -70,7 +70,7 @@ class Samples:
     epoch_ns: int = 0
     """Wall-clock time of instant zero, nanoseconds since 1970; 0 when unknown."""
     clock_cost_ns: int = 0
-    """What one reading of the clock costs; reported, never subtracted."""
+    """Nanoseconds of one reading of the clock; reported, never subtracted."""
 
     def __post_init__(self) -> None:
         n = len(self.frame_ns)

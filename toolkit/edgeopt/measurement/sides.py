@@ -54,7 +54,7 @@ class SideFacts:
     given: str
     """As the user named it."""
     size_bytes: int | None
-    """With its external data; None: not known, it is an earlier result."""
+    """Bytes of the model with its external data; None: not known, as of an earlier result."""
     sha256: str
     """SHA-256 of its models; empty: not known."""
     threads: int
@@ -64,7 +64,7 @@ class SideFacts:
     figures: Mapping[str, SideFigure] = field(default_factory=dict)
     """Figures beside those that are judged, such as `peak memory`, in the order of their table."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What its engine is set to, where engines differ."""
+    """The engine's settings, where engines differ in them."""
 
 
 class Loss(Protocol):
@@ -93,7 +93,7 @@ class Quality:
     metric: str
     value: float
     loss: Loss | None = None
-    """Against the first; None: of the first itself, or samples that cannot be paired."""
+    """Loss against the first; None: this is the first, or the samples cannot be paired."""
     loss_name: str = "drop"
     more_is_better: bool = True
     agreement: float | None = None
@@ -142,7 +142,7 @@ class Baselined:
     """The baseline, as a guard sees it."""
 
     held: Any
-    """What `CheckGuard.read` returned of the baseline's file; None: it holds nothing of the guard."""
+    """The guard's value in the baseline, as `CheckGuard.read` returned it; None: the baseline has none."""
     is_open: bool
     """Whether its workload is open too, as the first of the sides."""
     why_gone: str = ""

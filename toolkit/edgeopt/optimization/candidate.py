@@ -46,7 +46,7 @@ class Prediction:
 
     time: PredictedTime
     speed: PredictedSpeed
-    """Over the original's."""
+    """Speed over the original's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Candidate:
     agreement: float | None = None
     score: Accuracy | None = None
     judgement: Judgement | None = None
-    """What is proven of its accuracy; None where nothing was judged, as of what is not proven faster."""
+    """Proof of its accuracy; None: it was not judged, since it was not proven faster."""
     latency: Latency | None = None
     speed: Ratio | None = None
     """Ratio of whole frames, against the baseline: what is judged."""
@@ -91,7 +91,7 @@ class Candidate:
     unfit: str = ""
     """Why its device does not run it, or computes something else."""
     compiled: str = ""
-    """What was compiled for the device, relative to the output folder."""
+    """File compiled for the device, relative to the output folder; empty: none."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the profile."""
     input_size: tuple[int, ...] = ()

@@ -35,7 +35,7 @@ class Course:
     parts_s: dict[str, float] = field(default_factory=dict)
     """About how many seconds each part to come takes, in their order."""
     frame_s: float = 0.0
-    """What a frame of the original takes."""
+    """Seconds that a frame of the original takes."""
 
     def look_ahead(self, parts_s: Mapping[str, float], frame_s: float) -> None:
         """Take what is expected of all parts."""
@@ -62,7 +62,8 @@ class PartListener:
 
     listener: Listener
     later_s: Callable[[float], float]
-    """What follows in about how many seconds, where the part itself takes so many from here."""
+    """Returns about how many seconds the work takes that follows this part, from the seconds that are left of the
+    part."""
 
     def progress(self, what: str, done: int, of: int) -> None:
         """Tell how far a piece of work is."""

@@ -40,7 +40,7 @@ from edgeopt.system.text import plural
 from edgeopt.tasks import find_task
 
 _PICTURES_S = 3.0
-"""For pictures of answers where a time limit is over."""
+"""Seconds for pictures of answers where a time limit is over."""
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 

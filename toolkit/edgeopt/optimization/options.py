@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, TypedDict
 
-from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, seed_option, shapes_option, threads_option
+from edgeopt.measurement.common_options import (
+    LABEL_KINDS,
+    MODEL,
+    PRUNED,
+    SAMPLE_KINDS,
+    seed_option,
+    shapes_option,
+    threads_option,
+)
 from edgeopt.recipes.default_limits import MAX_DROP
 from edgeopt.steps._pruning import AUTO
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
-MODEL, LABELS, LENGTH = "Model and device", "Pictures, labels, budget", "How long, and again"
-STEPS, BUNDLE = "Steps (listed below)", "The bundle"
-"""Headings of the help."""
+SAMPLES = OptionGroup("data", "Pictures and labels", "what calibrates, and what judges")
+DEMANDS = OptionGroup("budget", "What is asked for", "time, accuracy, memory, and what is preferred")
+LENGTH = OptionGroup("time", "Time and runs", "limits, interrupted and earlier runs, workers")
+STEPS = OptionGroup("steps", "Steps", "what is done to the model, and what each step does")
+BUNDLE = OptionGroup("bundle", "The bundle", "what it stores and brings along")
 
 
 class Prefer(StrEnum):
@@ -43,7 +53,8 @@ class Options:
     calib: str = option(
         "",
         f"Unlabelled samples for INT8: {SAMPLE_KINDS}; or the word synthetic.",
-        group=LABELS,
+        group=SAMPLES,
+        common=True,
         metavar="PICTURES",
         file_use=FileUse.READ,
         shown="the recipe's own",
@@ -52,7 +63,8 @@ class Options:
     eval: str = option(
         "",
         f"Labels that judge the accuracy: {LABEL_KINDS}.",
-        group=LABELS,
+        group=SAMPLES,
+        common=True,
         metavar="LABELS",
         file_use=FileUse.READ,
         shown="the recipe's own",
@@ -62,7 +74,8 @@ class Options:
         None,
         "Time that a frame may take, such as 33ms; exit code 2 if it is missed.",
         "--budget",
-        group=LABELS,
+        group=DEMANDS,
+        common=True,
         syntax=Syntax.FRAME_BUDGET,
         shown="the target's, without an effect on the exit code",
     )
@@ -70,7 +83,8 @@ class Options:
     max_drop: Annotated[float, Within(0, 1)] | None = option(
         None,
         "How much of the metric may be lost.",
-        group=LABELS,
+        group=DEMANDS,
+        common=True,
         syntax=Syntax.NUMBER,
         least=0,
         most=1,
@@ -79,10 +93,9 @@ class Options:
     """How much of the metric may be lost, in its own unit; None: the recipe's."""
     steps: tuple[str, ...] | None = option(
         None,
-        "Steps to do; the word default stands for all that are not marked [off].",
+        "Steps to do, in place of all that are not marked [off]; the word default stands for those.",
         group=STEPS,
         syntax=Syntax.NAMES,
-        shown="default",
     )
     """Names of the steps to do, and the word `default`; None: those that run by default."""
     skip: tuple[str, ...] = option(
@@ -96,16 +109,21 @@ class Options:
         "Time for the whole command, such as 5m.",
         "--time-limit",
         group=LENGTH,
+        common=True,
         syntax=Syntax.SECONDS,
     )
     """No candidate is begun after this; None: no limit."""
     resume: bool = option(
-        False, "Keep the finished candidates of an interrupted run.", group=LENGTH, syntax=Syntax.FLAG
+        False,
+        "Take up an interrupted run: its finished candidates are kept.",
+        group=LENGTH,
+        common=True,
+        syntax=Syntax.FLAG,
     )
     """Whether the finished candidates in the output folder are kept."""
     replay: str = option(
         "",
-        "Make the models of an earlier run again, byte for byte: its folder or its report.json.",
+        "Folder or report.json of an earlier run, whose models are made again, byte for byte.",
         group=LENGTH,
         metavar="REPORT",
         file_use=FileUse.READ,
@@ -116,7 +134,7 @@ class Options:
     prefer: Prefer = option(
         Prefer.SPEED,
         "Choose what is proven fastest, or the smallest that is not proven slower.",
-        group=LABELS,
+        group=DEMANDS,
         syntax=Syntax.CHOICE,
         choices=tuple(each.value for each in Prefer),
     )
@@ -140,7 +158,7 @@ class Options:
     """Engines whose own files are also written, for an app that brings its own runtime."""
     prune: str = option(
         AUTO,
-        "Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
+        PRUNED,
         group=STEPS,
         syntax=Syntax.PRUNING,
     )
@@ -163,7 +181,7 @@ class Options:
         shown="not done",
     )
     """Longest training of the step `finetune`, which is then done; None: it is done only if `steps` names it."""
-    seed: int = seed_option(STEPS, "which values of each tensor calibration keeps for the search of INT8 forms")
+    seed: int = seed_option(STEPS, "which values of each tensor are kept while INT8 forms are searched")
     """Seed of the values that calibration keeps; forms that are good with several seeds are not good by chance."""
 
     def __post_init__(self) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Missing, Note, NoteKind, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.optimization.options import Options, Prefer, SelfTestInputs
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.report.result import PlainResult
 from edgeopt.runtime.devices.availability import is_compiled, load_executor
 from edgeopt.steps import Step
 from edgeopt.steps._pruning import Pruning, parse_pruning
@@ -55,7 +57,7 @@ class Plan:
     """A printable plan: the same inputs give the same plan."""
 
     steps: Mapping[str, Step]
-    """By name, in their order."""
+    """Steps by name, in their order."""
     calib: Path | None
     """None: without calibration pictures, or synthetic ones."""
     synthetic: bool
@@ -67,7 +69,7 @@ class Plan:
     max_drop: float
     threads: int
     threads_wanted: int
-    """By a person or the profile; 0: nobody says."""
+    """Threads that a person or the profile wants; 0: nobody says."""
     time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
     cores: str = ""
@@ -83,7 +85,8 @@ class Plan:
     """Decides what calibration draws."""
     training_s: float = TRAINING_S
     tried: Mapping[str, Step] = field(default_factory=dict)
-    """What is embedded, or read otherwise, though nobody asked, where whole frames are proven faster with it."""
+    """Steps that embed parts of the recipe or read frames otherwise, though nobody asked: they are taken where whole
+    frames are proven faster with them."""
 
     def tried_on(self, executor: str) -> Mapping[str, Step]:
         """Return what is tried inside a model that an engine runs."""
@@ -320,18 +323,29 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
     """Return what `--dry-run` prints."""
     rows = tuple((name, _does(plan, name)) for name in plan.steps)
     steps = Table(("step", "what it does"), rows, frozenset({"what it does"}))
-    data = (
-        ("model", model),
-        ("recipe", f"{recipe.name}: {reason}"),
-        ("target", f"{target.name}: {target.description}; {threads_in_words(plan.threads, plan.cores)}"),
-        ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
-        ("eval", str(plan.eval or "none: agreement with the float model judges")),
-        ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
-        *(("step", f"{name}: {_does(plan, name)}") for name in plan.steps),
-    )
+    figures = {
+        "model": model,
+        "recipe": recipe.name,
+        "recipe_reason": reason,
+        "target": target.name,
+        "threads": plan.threads,
+        "calib": SYNTHETIC if plan.synthetic else str(plan.calib or ""),
+        "eval": str(plan.eval or ""),
+        "budget_ms": plan.budget_ms,
+        "budget_asked": plan.budget_asked,
+        "metric": "agreement" if plan.eval is None else recipe.evaluation.metric,
+        "max_drop": None if plan.eval is None else plan.max_drop,
+        "least_agreement": recipe.least_agreement if plan.eval is None else None,
+        "time_limit_s": plan.time_limit_s,
+        "steps": {name: _does(plan, name) for name in plan.steps},
+        "notes": [asdict(note) for note in plan.notes],
+    }
     what = Section(values=head(plan, model, recipe, target, reason))
     return Document(
-        "optimize", model, f"Plan for {model}", data, (what, Section(table=steps), Section(notes=plan.notes))
+        PlainResult(command="optimize", kind=ModelReport.kind, figures=figures),
+        model,
+        f"Plan for {model}",
+        (what, Section(table=steps), Section(notes=plan.notes)),
     )
 
 

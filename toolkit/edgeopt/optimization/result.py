@@ -19,7 +19,7 @@ _END_TO_END = {
     Change.INCONCLUSIVE: "not shown to be faster end to end",
     Change.SLOWER: "slower end to end",
 }
-"""What is said of whole frames with parts of the recipe inside, beside the same model alone."""
+"""Words for whole frames with parts of the recipe inside, in comparison with the same model alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Inside:
     agreement: float
     """Agreement of its answers with those of the same model alone, 0 to 1."""
     score: Accuracy | None = None
-    """With the parts inside; None without labels."""
+    """Metric with the parts inside; None without labels."""
     frame_p50_ms: float | None = None
     frame_p99_ms: float | None = None
     speed: Ratio | None = None
     """Ratio of whole frames, against the same model alone; None where nothing is measured here."""
     judgement: Judgement | None = None
-    """What is proven of its accuracy against the original; None in reports of older versions."""
+    """Proof of its accuracy against the original; None in reports of older versions."""
     total: Ratio | None = None
     """Ratio of whole frames against the original, in the same fresh processes; None where that was not measured."""
     latency: Latency | None = None
@@ -67,7 +67,7 @@ class ModelReport(FramesReport):
     recipe: str
     recipe_reason: str
     foreign_runtime: str = ""
-    """What runs the model on the device where edgeopt does not; empty where it does."""
+    """Name of the software that runs the model on the device, where edgeopt does not; empty: edgeopt runs it."""
     measured_on: str = ""
     """The processor of the device that brought the chosen candidate's latency; empty: the machine of the report."""
     off_target: str = ""
@@ -77,9 +77,10 @@ class ModelReport(FramesReport):
     reduced: Inside | None = None
     """The chosen model's figures with JPEG files decoded at a part of their size; None: they are decoded whole."""
     unproven: str = ""
-    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
+    """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
+    would take; empty: there is no such candidate."""
     to_label: str = ""
-    """What a person may label so that the accuracy is proven; empty: nothing."""
+    """Labels that a person may add so that the accuracy is proven, in a sentence; empty: none are wanted."""
     emitted: tuple[str, ...] = ()
     """Folders below the output folder with an engine's own files, for apps that bring its runtime."""
     cores: str = ""

@@ -105,7 +105,8 @@ class Run:
     frame_ms: float = 0.0
     """Milliseconds of the original, one frame timed where there is a time limit; 0: not known."""
     paces: dict[str, float] = field(default_factory=dict)
-    """By a target's name: time of the float model on the target's own engine over that on another of the device."""
+    """Target's name -> time of the float model on the target's own engine over its time on that engine of the
+    device."""
     fault_of: Callable[[Target], str] = lambda _: ""
     """Tells how the engine of another target errs on the model as it came."""
     looked_at: frozenset[str] = frozenset()
@@ -115,11 +116,11 @@ class Run:
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
     to_label: str = ""
-    """What a person may label so that the accuracy is proven; empty: nothing."""
+    """Labels that a person may add so that the accuracy is proven, in a sentence; empty: none are wanted."""
     was_cut: bool = False
     """Whether it was interrupted: what is proven by then is written."""
     course: Course = field(init=False)
-    """What is still to come, as the listener is told ahead."""
+    """The parts that are still to come, which the listener is told ahead."""
 
     def __post_init__(self) -> None:
         self.course = Course(self.listener)

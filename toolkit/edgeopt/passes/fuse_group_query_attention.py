@@ -34,7 +34,7 @@ _RANK = 4
 _HEAD_STEP, _TURNED_HEAD_STEP = 8, 16
 _PASSING = ("Unsqueeze", "Expand", "Reshape", "Transpose", "Cast", "Identity", "Squeeze")
 _HIDDEN = -1e4
-"""What a mask adds to what is not seen lies below it."""
+"""Bound above which a number of a mask means that the token is seen."""
 _COUNT, _BEHIND = 3, 5
 _OPSET = 13
 

@@ -27,6 +27,6 @@ class Check:
     memory_ratio: Ratio = 1.10
     """Peak resident memory of a fresh process."""
     cold_start_ratio: Ratio = 1.20
-    """From starting a process to its first answer."""
+    """Limit of the time from starting a process to its first answer, over the baseline's."""
     max_nodes_off_device: Annotated[int, Within(0)] = 0
     """How many more nodes than in the baseline may run outside the first provider."""

@@ -29,7 +29,7 @@ class Interface:
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
     metadata: Mapping[str, str]
-    """What the exporter wrote."""
+    """The exporter's metadata, by key."""
 
 
 def recognised(model: Interface) -> tuple[list[Recipe], list[Recipe]]:

@@ -101,7 +101,7 @@ class Postprocess:
     scores: Scores = Scores.USUAL
     """Detection: what the raw scores are."""
     score_threshold: Share = 0.25
-    """In an application; evaluation uses its own."""
+    """Least score in an application; evaluation uses its own."""
     iou_threshold: Share = 0.45
     max_detections: Count = 100
     top: Count = 5

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
 from edgeopt.report.figures import Figure
+from edgeopt.report.result import Result
 
 T = TypeVar("T")
 LABEL = 10
@@ -71,7 +72,7 @@ class Value:
     is_command: bool = False
     """Whether the text is copied as a whole: it is never folded."""
     more: str = ""
-    """What else is known, for a page: a terminal has no room for it."""
+    """Further facts, for a page: a terminal has no room for them."""
 
     @classmethod
     def of_note(cls, note: Note) -> Value:
@@ -93,9 +94,9 @@ class KeyFigure:
 
     label: str
     text: str
-    """With its unit, as short as can be: `1.42x`."""
+    """Figure with its unit, as short as can be: `1.42x`."""
     detail: str = ""
-    """What it is held against: `95 % interval 1.31 to 1.55`."""
+    """The figure's interval or comparison: `95 % interval 1.31 to 1.55`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,9 @@ class VerdictLines:
 
     outcome: CommandOutcome
     sentence: str
-    """What was found, for somebody who knows no figures of the run."""
+    """The result, for somebody who knows no figures of the run."""
     facts: tuple[Value, ...] = ()
-    """What it rests on and what it costs, one clause each."""
+    """Grounds and costs of the result, one clause each."""
     bundle: str = ""
     """The folder that was written; empty: none was."""
     next_command: str = ""
@@ -174,13 +175,11 @@ class VerdictLines:
 class Document:
     """One command's result, for a reader and for a program."""
 
-    command: str
-    """Command that made it: `optimize`."""
+    result: Result
+    """The result itself, for other programs."""
     subject: str
-    """What it is about: a model's name."""
+    """Name of the model or of another subject."""
     title: str
-    data: Any
-    """The result as plain values, for other programs."""
     sections: tuple[Section, ...] = ()
     verdict: VerdictLines | None = None
     """None: there was nothing to judge."""
@@ -189,3 +188,13 @@ class Document:
     judgements: tuple[JudgedCase, ...] = ()
     seconds: float = 0.0
     """How long it all took; 0: not known."""
+
+    @property
+    def command(self) -> str:
+        """Command that made it: `optimize`."""
+        return self.result.command
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The result as plain values, for other programs."""
+        return self.result.as_json()

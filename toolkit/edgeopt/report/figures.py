@@ -27,7 +27,7 @@ class Emphasis(StrEnum):
 
     CHOSEN = "chosen"
     FIRST = "first"
-    """What the others are compared with."""
+    """The mark with which the others are compared."""
     PLAIN = "plain"
     FAINT = "faint"
     """Beaten by another, or of little weight."""
@@ -67,7 +67,7 @@ class Figure:
 
     title: str
     text: str
-    """What it says, in a sentence: it stands in for the figure where that cannot be seen."""
+    """The figure's message in a sentence, for readers who cannot see it."""
     file: str = ""
     """A picture of it relative to the folder in which the document lies; empty: there is none."""
 
@@ -91,7 +91,7 @@ class Points(Figure):
     y: Axis
     points: tuple[ChartPoint, ...]
     limit: Limit | None = None
-    """On the x axis."""
+    """Limit on the x axis."""
     paths: tuple[tuple[str, ...], ...] = ()
     """Names of points that a line joins, in its order."""
 
@@ -118,7 +118,7 @@ class Bars(Figure):
     """Names of the parts of each bar, in order."""
     bars: tuple[Bar, ...]
     tail: str = ""
-    """What the end of `Bar.tail` is: `p99`."""
+    """Name of the value at which `Bar.tail` ends: `p99`."""
     limit: Limit | None = None
 
 
@@ -141,7 +141,7 @@ class Lines(Figure):
     y: Axis
     lines: tuple[Curve, ...]
     limit: Limit | None = None
-    """On the y axis."""
+    """Limit on the y axis."""
     is_dotted: bool = False
     """Whether each value is a dot of its own, and no line joins it with the next one."""
 
@@ -199,7 +199,7 @@ class BeforeAfter(Figure):
     """Pictures of the same thing by two models."""
 
     before: str
-    """What made the first ones."""
+    """Name of the model that made the first pictures."""
     after: str
     pairs: tuple[PicturePair, ...]
 

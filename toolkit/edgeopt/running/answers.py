@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from edgeopt.errors import EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, Note
+from edgeopt.report.result import Result
+from edgeopt.system.machine.environment import Environment
 
 if TYPE_CHECKING:
     from edgeopt.runtime.decoding.generation import Account, Piece
@@ -36,9 +37,14 @@ class TaskAnswer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult(ABC):
+class RunResult(Result):
     """How a run went; a kind of workload adds its own figures in a dataclass below this one."""
 
+    command: ClassVar[str] = "run"
+    kind: str = ""
+    """Name of the kind of workload; the verb says it."""
+    environment: Environment | None = None
+    """The machine that answered, and its software; None on the command line, which prints answers alone."""
     answers: tuple[RunAnswer, ...] = ()
     """In their order: a `FrameAnswer` a frame, a `Piece` a token, a `SpeechSegment` a segment. Empty where a function
     heard each of them in place of being kept, as on the command line."""
@@ -49,7 +55,7 @@ class RunResult(ABC):
     is_stream: bool = False
     """Whether the source was a stream, which goes on until somebody ends it; a video is one too."""
     failure: EdgeoptError | None = None
-    """What ended it after its first answer: the source is gone, or the disk is full."""
+    """The error that ended it after its first answer: the source is gone, or the disk is full."""
 
     @property
     def is_cut(self) -> bool:
@@ -70,16 +76,10 @@ class RunResult(ABC):
         """Return the result for another process: without the model that answered."""
         return self
 
-    @abstractmethod
-    def own_figures(self) -> dict[str, Any]:
-        """Return the figures of the kind as plain values."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; `answers` are the lines of `edgeopt run --json`."""
+    def shared_figures(self) -> dict[str, Any]:
+        """Return what every kind tells; `answers` are the lines of `edgeopt run --json`."""
         return {
             "answers": [answer.as_json() for answer in self.answers],
-            **self.own_figures(),
-            "exit_code": self.exit_code,
             "notes": [asdict(note) for note in self.notes],
             "interrupted": self.interrupted,
             "failure": None if self.failure is None else self.failure.problem,

@@ -53,9 +53,9 @@ class FrameAnswer:
     problem: str
     """Why there is no answer; empty: there is one, or nobody knows."""
     age_ms: float
-    """From the capture of the frame until the answer was there, waiting included."""
+    """Time from the capture of the frame to the answer, waiting included."""
     latency_ms: float
-    """From the begin of the first stage to the answer."""
+    """Time from the beginning of the first stage to the answer."""
     missed: bool
     """Whether the age passed the budget."""
     artefact: str
@@ -140,7 +140,7 @@ class LiveResult(RunResult):
     seconds: float
     """How long it took."""
     saved: str
-    """What was saved, in a clause; empty: nothing was to be."""
+    """The saved files, in a clause; empty: nothing was to be saved."""
     viewed: str
     """Where it was shown, and how often; empty: nowhere."""
     learned: str = ""
@@ -152,6 +152,11 @@ class LiveResult(RunResult):
         if self.is_cut:
             return EXIT_INTERRUPTED
         return EXIT_PASS if self.budget is None else self.budget.verdict.exit_code
+
+    @property
+    def verdict_word(self) -> str:
+        """The verdict on the budget; empty where none was asked for."""
+        return self.budget.verdict.upper() if self.budget else ""
 
     def told(self) -> LiveResult:
         """Return the result for another process: without the model, of a pipeline with plain values as answers."""

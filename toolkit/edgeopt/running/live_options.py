@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from edgeopt.measurement.common_options import MAX_MISS_RATIO, threads_option
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.measurement.common_options import MAX_MISS_RATIO, QUEUES, threads_option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 
-STREAM, OUTPUT, DRIFT = "The stream", "Where answers go", "Drift"
-"""Headings of the help."""
+STREAM = OptionGroup("stream", "The stream", "rate, budget, queue, end")
+OUTPUT = OptionGroup("answers", "Where answers go", "a video, pictures, a web page")
+DRIFT = OptionGroup("drift", "Drift", "whether frames are still like those of calibration")
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class LiveOptions:
         None,
         "Frames a second: the rate at which a file is played, or that a camera is asked for.",
         group=STREAM,
+        common=True,
         syntax=Syntax.NUMBER,
         least=0.001,
         most=1000,
@@ -32,6 +34,7 @@ class LiveOptions:
         "Time from a frame to its answer, such as 33ms; exit code 2 if it is missed.",
         "--budget",
         group=STREAM,
+        common=True,
         syntax=Syntax.FRAME_BUDGET,
         shown="the bundle's, without an effect on the exit code",
     )
@@ -43,7 +46,7 @@ class LiveOptions:
         group=STREAM,
         syntax=Syntax.SHARE,
     )
-    queue: str = option("latest", "Which frames wait while the model is busy: fifo, bounded:K or latest.", group=STREAM)
+    queue: str = option("latest", f"{QUEUES}.", group=STREAM)
     degrade: bool = option(
         True,
         "Never skip frames or use a lighter model when frames are late.",
@@ -58,20 +61,24 @@ class LiveOptions:
         None,
         "Write the frames with the answers drawn on them: a video (.mp4, .avi, .mkv, .mov) or a folder of pictures.",
         group=OUTPUT,
+        common=True,
         syntax=Syntax.FILE,
         file_use=FileUse.WRITE,
     )
     """A video, or a folder for pictures."""
     view: bool = option(
         False,
-        "Show the answers in a web page on this machine, whose address is printed.",
+        "Show the answers in a web page; its address on this machine is printed.",
         group=OUTPUT,
+        common=True,
         syntax=Syntax.FLAG,
     )
     drift: str = option(
         "",
-        "Watch whether the frames are still like those of calibration (bundle), or of a file from --learn-drift.",
+        "Watch whether the frames are still like those of calibration (the word bundle), or like those of a file from "
+        "--learn-drift.",
         group=DRIFT,
+        metavar="bundle|FILE",
         file_use=FileUse.READ,
         shown="not watched",
     )

@@ -205,7 +205,7 @@ class _StagesTeller:
 
     stages: tuple[Stage, ...]
     tasks: Mapping[str, Task]
-    """By the stage whose model has it."""
+    """Tasks by the stage whose model has them."""
 
     def as_text(self, answer: Answer) -> str:
         """Return what the last stage answers."""

@@ -26,10 +26,9 @@ def summarize(result: LiveResult) -> Document:
     stats = result.stats
     is_short = result.is_on_demand and stats.served < _FEW and not result.failure
     return Document(
-        command="run",
+        result,
         subject=result.bundle,
         title=f"{result.bundle} on {result.source}",
-        data=result.as_json(),
         sections=(
             Section(values=tuple(_counts(result)), is_detail=is_short),
             Section("Stages (ms)", make_table(_rows(stats), _COLUMNS), is_detail=is_short),

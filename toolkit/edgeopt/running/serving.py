@@ -31,7 +31,7 @@ class ServeOptions:
     port: int = 8000
     """0: one that is free."""
     name: str = ""
-    """Under which clients ask for it; empty: the recipe's."""
+    """Name under which clients ask for it; empty: the recipe's."""
     threads: int = 0
     keep_s: float | None = None
     """Idle time after which the model's memory is freed; None: never."""
@@ -42,11 +42,11 @@ class ServeOptions:
     origins: tuple[str, ...] = ()
     """Pages of elsewhere that may ask; `*`: all."""
     certificate: Path | None = None
-    """In PEM: connections are encrypted. None: they are not."""
+    """Certificate in PEM, with which connections are encrypted; None: they are not."""
     certificate_key: Path | None = None
     """None: it lies in the same file."""
     prompting: Prompting = field(default_factory=Prompting)
-    """What stands before every prompt, the context, and who guesses."""
+    """Text before every prompt, length of the context, and the draft that guesses."""
     guesses: int | None = None
     """Tokens of one text guessed a run, in one slot; None: as the recipe says."""
     uses_draft: bool = True

@@ -38,7 +38,7 @@ class WrittenResult(RunResult):
     model: str
     """Name of the model."""
     account: Account
-    """What it took."""
+    """Tokens and times of the answer."""
     budget: AnswerBudget | None = None
     """Limits that it is judged by; None: none were asked for."""
     language: str = ""
@@ -62,6 +62,13 @@ class WrittenResult(RunResult):
         if self.is_cut:
             return EXIT_INTERRUPTED
         return EXIT_MISSED if self.missed else EXIT_PASS if self.is_decided else EXIT_INCONCLUSIVE
+
+    @property
+    def verdict_word(self) -> str:
+        """The verdict of this one answer on the budget; empty where none was asked for."""
+        if self.budget is None:
+            return ""
+        return "FAIL" if self.missed else "PASS" if self.is_decided else "INCONCLUSIVE"
 
     def own_figures(self) -> dict[str, Any]:
         """Return the whole text, times and counts."""

@@ -79,7 +79,7 @@ class Bundle:
     selftest: SelfTest | None = None
     """None: no numbers are compared when it is loaded."""
     attachments: tuple[Attachment, ...] = ()
-    """What the recipe reads."""
+    """Files that the recipe reads."""
     parts: tuple[Artefact, ...] = ()
     """Graphs that run beside the first artefact: the encoder of a decoder."""
     sketch: Attachment | None = None
@@ -89,7 +89,7 @@ class Bundle:
     standing: TargetStanding | None = None
     """Why this target of several is picked here, or comes after another; None: the bundle is for one."""
     others: tuple[Bundle, ...] = ()
-    """What the folder holds for other targets, in the order in which this machine tries them."""
+    """The folder's bundles for other targets, in the order in which this machine tries them."""
     is_asked: bool = False
     """Whether somebody asked for this target: then no other is tried."""
     hashing: InBackground[None] | None = field(default=None, repr=False, compare=False)
@@ -353,7 +353,7 @@ class _Several:
     recipes: tuple[Mapping[str, Any], ...]
     """Those that differ; a target names one by its place."""
     targets: tuple[Mapping[str, Any], ...]
-    """What a manifest for one target says, but for `recipe`, a number; with `device`."""
+    """Manifests of single targets, with `device`; their `recipe` is a place in `recipes`."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.targets) <= MOST_TARGETS:

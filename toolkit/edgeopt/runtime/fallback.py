@@ -44,7 +44,7 @@ class OpenedArtefact:
     """A bundle's artefact that runs."""
 
     bundle: Bundle
-    """What it is of: of a bundle for several targets that of its target."""
+    """The artefact's bundle; of a bundle for several targets, that of the artefact's target."""
     artefact: Artefact
     opening: Opening
     """How it was opened."""

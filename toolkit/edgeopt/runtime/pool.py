@@ -102,7 +102,7 @@ class Work(Closing):
         self._looked_ns = 0
         self._not_run = [NOT_RUN] * (len(self._parts) + 2)
         self.times_ns = [*self._not_run]
-        """What each of `Runtime.stages` took; -1 for one that did not run yet."""
+        """Nanoseconds of each of `Runtime.stages`; -1: the stage did not run yet."""
 
     def preprocess(self, frame: Sample) -> None:
         """Make the model's inputs of a frame; see `Runtime.predict` for what is a frame.
@@ -249,7 +249,7 @@ class Pool:
         self._states, self._memories = states or {}, dict[Hashable, _Memory]()
         first, last = (task := make_task()).stages
         self.stages = (first, *(name for name, _ in session.stages), last)
-        """What is done with one frame, in this order."""
+        """Names of the stages of one frame, in this order."""
         self.feed, self.ring = feed, StageRing(self.stages)
         self._session, self._make_task, self._reuse = session, make_task, not task.holds_outputs
         self._most = most or max(_LEAST, logical_cores())

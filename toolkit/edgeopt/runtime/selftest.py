@@ -31,7 +31,7 @@ MOST_SAMPLES = 4
 _INPUTS = "inputs"
 """The array of the inputs' names; empty where no tensors are stored."""
 _NAMES = {"frame": PICTURE, TEXT: TEXT}
-"""What begins the name of a stored array that is a whole sample, and what `sample_of` calls it."""
+"""Prefix of the name of a stored array that is a whole sample -> the array's name for `sample_of`."""
 _MOST_STORED = 2 << 20
 """Bytes of the inputs of one bundle before they are compressed, the first sample apart."""
 _MOST_SAMPLE = 16 << 20
@@ -49,7 +49,7 @@ ROUNDING_INT8, _ROUNDING_ELSEWHERE = 0.02, 0.05
 _OF_SENSITIVITY = 0.05
 """Share of the noise that one level in the inputs makes: a model that magnifies that magnifies rounding too."""
 _TOO_SENSITIVE = 1.0
-"""From here an output is in another order, or follows chance: it is not judged."""
+"""Noise from which on an output is in another order, or follows chance: it is not judged."""
 _WORSE = 4.0
 """Times the noise of the whole that one channel may have: 12 dB, as between two forms of a model (`graph/drift.py`)."""
 WRONG = 3.0
@@ -64,11 +64,11 @@ class Recorded:
     """A model's answers to the stored inputs."""
 
     expected: Mapping[str, Rows]
-    """By output, of all samples one after the other."""
+    """Outputs by name, of all samples one after the other."""
     positions: Sequence[Mapping[str, NDArray[np.int32]]]
     """Which rows, for each sample by output."""
     limits: Mapping[str, NoiseLimit]
-    """By output; one that cannot be judged is absent."""
+    """Limits by output; an output that cannot be judged is absent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """On which engine a step's models run, in which precision scheme, and what they are called."""
+    """The engine on which a step's models run, their precision scheme and their names."""
 
     engine: Engine
     precision: str
@@ -163,14 +163,14 @@ class Context:
     """Whether such a step was asked for: without pictures it falls away, but weights may still be integers."""
     threads: int
     ends_at: float
-    """On the monotonic clock, in seconds: when the time limit is reached."""
+    """Second of the monotonic clock at which the time limit is reached."""
     time_limit_s: float | None = None
     most_pictures: int = CALIBRATION_PICTURES
-    """On which one look at a model may run it: few where the model is slow against the time limit."""
+    """Most pictures on which one look at a model may run it: few where the model is slow against the time limit."""
     process_s: float = 0.0
-    """What one fresh process of a proof takes; 0: not known, as without a time limit."""
+    """Seconds of one fresh process of a proof; 0: not known, as without a time limit."""
     turn_s: float = 0.0
-    """What one turn of the original takes where each opens it, as with a model above 2 GB; 0 of others."""
+    """Seconds of one turn of the original that opens it anew, as with a model above 2 GB; 0: turns share a session."""
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
@@ -190,17 +190,17 @@ class Context:
     untimed: str = ""
     """Why nothing is measured here; empty where all is."""
     notes: list[Note] = field(default_factory=list)
-    """What the user should know of the run as a whole."""
+    """Notes for the user on the run as a whole."""
     reference: list[Any] = field(default_factory=list)
     """The original's answers to the agreement pictures."""
     calibrations: dict[str, Calibration] = field(default_factory=dict)
-    """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
+    """Ranges that calibration saw in a float model, by the model's fingerprint: they are the same for all engines."""
     pool: AnswerPool = HERE
     """Answers the frames on which accuracy is judged: this process, or a cluster that answers alike."""
     int8_speeds: dict[str, float] = field(default_factory=dict)
-    """By a target's name: speed of the best INT8 form that a search made for it, over the engine's own float model."""
+    """Target's name -> speed of the best INT8 form that a search made for it, over the engine's own float model."""
     checked_outputs: list[Tensors] = field(default_factory=list)
-    """What the original makes of the pictures on which drift is measured; see `original_outputs`."""
+    """Outputs of the original for the pictures on which drift is measured; see `original_outputs`."""
 
     @property
     def pictures(self) -> Frames:

@@ -30,7 +30,7 @@ from edgeopt.steps._canonical import upgrade_opset
 from edgeopt.system.declared.target import Target
 
 _LEAST_OPSET = 13
-"""From here on the ops that are written take their axes and sizes as inputs."""
+"""Opset from which on the ops that are written take their axes and sizes as inputs."""
 _RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS, CLASS_MAP}
 PREFIX = "model/"
 """Prefix of all names of a model that uses one of ours."""

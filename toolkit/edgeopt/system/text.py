@@ -16,7 +16,7 @@ _BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40
 _MOST_BYTES = 1 << 60
 _MOST_SECONDS = 30 * 86400.0
 _DRIVES = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-"""What drives a terminal, breaks a line, turns the direction of text, or cannot be written at all."""
+"""Characters that drive a terminal, break a line, turn the direction of text, or cannot be written at all."""
 _CUT = "..."
 _LEAST_FOLDED = 30
 """Columns of a text that is folded, whatever the terminal's width."""

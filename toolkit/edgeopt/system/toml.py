@@ -142,7 +142,8 @@ def read_object(
         raise InvalidFileError(f"{path} names no schema", remedy=remedy)
     known = schema if isinstance(schema, tuple) else (schema,)
     if type(found := values["schema"]) is not int or found not in known:
-        read = " and ".join(map(str, known))
+        *most, last = map(str, sorted(known))
+        read = f"{', '.join(most)} and {last}" if most else last
         error = UnknownEntryError if type(found) is int and found > max(known) else InvalidFileError
         raise error(f"{path} has schema {short(found)}, this edgeopt reads {read}", remedy=remedy)
     return values

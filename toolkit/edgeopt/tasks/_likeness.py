@@ -22,9 +22,9 @@ Shares = NDArray[np.float64]
 _FLOOR = 0.25
 """Share of the mean power of all samples with which the error of a weaker sample is compared."""
 _ALONE, _BESIDE = 1.0, 0.5
-"""What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB).
-
-A column is judged beside the whole: on layers of SqueezeNet in INT8 the worst channel has four times their noise."""
+"""Weights of noise where it judges alone (0.99 is an SQNR of 20 dB), and where it judges beside decisions or as a
+cosine (17 dB). A column is judged beside the whole: on layers of SqueezeNet in INT8 the worst channel has four times
+their noise."""
 FEWEST_VALUES = 4
 """Fewest values of a column over all samples: of fewer no variation is known."""
 _INDEPENDENT = 16

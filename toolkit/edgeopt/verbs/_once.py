@@ -36,7 +36,7 @@ def shown(result: BenchResult, module: BenchOfKind) -> Performed[BenchResult]:
 def checked(source: str, options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed[CheckReport]:
     """Do what `check` does, and say how it is shown."""
     kind, chosen = prepare("check", (source,), options, wishes)
-    report = check_sides(kind.module("check"), source, chosen, tell, noun=kind.noun, names=kind.checks)
+    report = check_sides(kind.module("check"), source, chosen, tell, kind=kind.name, noun=kind.noun, names=kind.checks)
     return Performed(report, check_summary.summarize)
 
 
@@ -46,6 +46,8 @@ def compared(
     """Do what `compare` does, and say how it is shown."""
     if are_results(sources):
         taken = options_for_results(sources, options, wishes)
-        return Performed(compare_sides(stored, sources, taken, tell), compare_summary.summarize)
+        name = stored.kind_of_results(sources)
+        return Performed(compare_sides(stored, sources, taken, tell, kind=name), compare_summary.summarize)
     kind, chosen = prepare_sides(sources, options, wishes)
-    return Performed(compare_sides(kind.module("compare"), sources, chosen, tell), compare_summary.summarize)
+    result = compare_sides(kind.module("compare"), sources, chosen, tell, kind=kind.name)
+    return Performed(result, compare_summary.summarize)

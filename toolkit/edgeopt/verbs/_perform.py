@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench.stored import is_stored
 from edgeopt.report.document import Document
+from edgeopt.report.result import Result
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.declared.options import flags_of, options_of
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Result(Protocol):
-    """A verb's result, whatever the kind."""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a command with this result."""
-        ...
 
 
 Shown = TypeVar("Shown")

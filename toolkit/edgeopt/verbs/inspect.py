@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from edgeopt.report.facts import WorkloadFacts
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.verbs._perform import Performed, prepare, with_options_of_kinds
 from edgeopt.verbs.wishes import InspectWishes
 
@@ -53,4 +55,5 @@ def inspected(workload: str, options: object, wishes: Mapping[str, Any]) -> Perf
     """
     kind, chosen = prepare("inspect", (workload,), options, wishes)
     module = kind.module("inspect")
-    return Performed(module.work(workload, chosen), lambda facts: module.summarize(facts, chosen))
+    facts = replace(module.work(workload, chosen), kind=kind.name, environment=read_environment())
+    return Performed(facts, lambda facts: module.summarize(facts, chosen))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.verbs._perform import Result, perform, with_options_of_kinds
+from edgeopt.report.result import Result
+from edgeopt.verbs._perform import perform, with_options_of_kinds
 from edgeopt.verbs.wishes import OptimizeWishes
 
 if TYPE_CHECKING:

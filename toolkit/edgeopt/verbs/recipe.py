@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.recipes.texts.alphabet import Alphabet
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.report.result import Result
 from edgeopt.system.disk.files import require_writable, write_beside
 from edgeopt.system.text import plural, shown_path
 from edgeopt.tasks import find_task, make_task
@@ -65,8 +66,10 @@ class TriedReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class Drafted(Result):
     """A recipe that was written."""
+
+    command: ClassVar[str] = "recipe"
 
     model: str
     """As it was named."""
@@ -81,7 +84,7 @@ class Drafted:
     drawn: Path | None = None
     notes: tuple[Note, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         readings = [
             {"reading": reading.name, "answer": reading.answer, "count": reading.count} for reading in self.readings
@@ -95,7 +98,7 @@ class Drafted:
             "picture": self.picture,
             "readings": readings,
             "drawn": str(self.drawn) if self.drawn else None,
-            "notes": [str(note) for note in self.notes],
+            "notes": [asdict(note) for note in self.notes],
         }
 
 
@@ -300,10 +303,9 @@ def summarize(result: Drafted) -> Document:
     guessed = f"; {plural(len(result.not_known), 'value')} in it guessed" if result.not_known else ""
     command = f"edgeopt optimize {shlex.quote(result.model)} --target cpu --recipe {shlex.quote(file)}"
     return Document(
-        command="recipe",
+        result,
         subject=result.model,
         title=f"A recipe for {result.model}",
-        data=result.as_json(),
         sections=(_answers(result), Section(notes=result.notes)),
         verdict=VerdictLines(
             CommandOutcome.DONE, f"{file} is written{guessed}", tuple(facts), next_command=f"{command} --calib {given}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.running.answers import LineAnswer, RunAnswer, RunListener, RunResult
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.verbs._perform import Performed, prepare, with_options_of_kinds
 from edgeopt.verbs.android import is_phone
 
@@ -75,7 +76,7 @@ def run(
         raise KeyboardInterrupt
     if result.failure is not None:
         raise result.failure
-    return replace(result, answers=tuple(listener.answers))
+    return replace(result, answers=tuple(listener.answers), environment=read_environment())
 
 
 def _heard(result: RunResult, hear: Callable[[RunAnswer], None] | None) -> RunResult:
@@ -112,7 +113,8 @@ def answer(
     """
     kind, chosen = prepare("run", (workload,), options, wishes)
     module = kind.module("run")
-    return Performed(module.work(workload, chosen, listener, sample), module.summarize)
+    result = replace(module.work(workload, chosen, listener, sample), kind=kind.name)
+    return Performed(result, module.summarize)
 
 
 class _Program(RunListener):

@@ -45,15 +45,15 @@ class Kind:
     claims: Callable[[str], bool]
     """Whether a source is of this kind: a file, a folder, a shipped name, an address. It opens no engine."""
     options: Mapping[str, type]
-    """By verb the dataclass of its options, whose fields are made by `system.options.option`."""
+    """Verb -> dataclass of its options, whose fields are made by `system.declared.options.option`."""
     package: str
     """The module below which the files of its verbs lie."""
     refusals: Mapping[str, tuple[str, str]]
-    """By verb why it is refused, and what to do instead."""
+    """Verb -> why it is refused, and what to do instead."""
     require: Callable[[str], None]
     """Raise EdgeoptError where a source of this kind is not there, or damaged."""
     checks: tuple[str, ...] = ()
-    """What `check` can leave out: `latency`, and the names of the guards of its sides."""
+    """Checks that `check --skip` can leave out: `latency`, and the names of the guards of its sides."""
     phone_reason: str = "edgeopt-runner runs single models of frames on a phone"
     """Why it does not run on phones; empty: it does."""
     exports: Callable[[str, str], bool] = lambda *_: False

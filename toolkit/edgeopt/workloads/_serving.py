@@ -11,13 +11,14 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.common_options import threads_option
 from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import OptionGroup, Syntax, option
 
 if TYPE_CHECKING:
     from edgeopt.running.serving import ServeOptions
 
-ADDRESS, LIMITS, ACCESS = "Address and name", "Limits", "Who may ask"
-"""Headings of the help."""
+ADDRESS = OptionGroup("address", "Address and name", "where it listens, and for which name")
+LIMITS = OptionGroup("limits", "Limits", "requests, answers, time, memory, threads")
+ACCESS = OptionGroup("access", "Who may ask", "keys, encryption, web pages, the log")
 _MIB = 1 << 20
 _STANDARD = Limits()
 
@@ -26,9 +27,17 @@ _STANDARD = Limits()
 class ServeFlags:
     """Options of `serve` for every kind."""
 
-    host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines ask.", group=ADDRESS)
+    host: str = option(
+        "127.0.0.1", "Address to listen at; 0.0.0.0 lets other machines ask.", group=ADDRESS, common=True
+    )
     port: int = option(
-        8000, "Port to listen at; 0 takes a free one.", group=ADDRESS, syntax=Syntax.WHOLE, least=0, most=65535
+        8000,
+        "Port to listen at; 0 takes a free one.",
+        group=ADDRESS,
+        common=True,
+        syntax=Syntax.WHOLE,
+        least=0,
+        most=65535,
     )
     name: str = option(
         "", "Name by which clients ask for the model, if there is only one.", group=ADDRESS, shown="the recipe's"
@@ -37,6 +46,7 @@ class ServeFlags:
         _STANDARD.slots,
         "Answers that are made at the same time.",
         group=LIMITS,
+        common=True,
         syntax=Syntax.WHOLE,
         least=1,
         most=MOST_SLOTS,
@@ -50,9 +60,10 @@ class ServeFlags:
     )
     time_limit_s: float = option(
         _STANDARD.seconds,
-        "Most time from a request to the end of its answer, waiting included.",
+        "Most time from a request to the end of its answer; waiting counts.",
         "--time-limit",
         group=LIMITS,
+        common=True,
         syntax=Syntax.SECONDS,
     )
     output_tokens: int = option(
@@ -108,14 +119,15 @@ class ServeFlags:
     threads: int = threads_option(LIMITS, "as measured; for a language model the fast cores")
     access_log: str = option(
         "",
-        "File for a line of JSON for each request (time, client, method, path, status, ms); - for standard error.",
+        "File for a line of JSON for each request (time, client, method, path, status, ms); - is the standard error.",
         group=ACCESS,
         metavar="FILE",
     )
     key_from: str | None = option(
         None,
-        "Environment variable with the key that each client must send.",
+        "Environment variable with the key of the clients; each must send it.",
         group=ACCESS,
+        common=True,
         metavar="NAME",
     )
     origins: tuple[str, ...] = option(

@@ -13,7 +13,7 @@ from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
 
 ELSEWHERE = "choose a target of another engine, such as --target cpu"
-"""What to do with a model that an engine does not take."""
+"""Remedy for a model that an engine does not take."""
 
 
 class ConversionChild:

@@ -32,7 +32,7 @@ class NodeStep:
     repeats: Mapping[int, int] = field(default_factory=dict)
     """Inputs that are alike for all samples and must be written once for each of them: place -> axis."""
     frees: tuple[str, ...] = ()
-    """What nothing reads afterwards."""
+    """Names of the tensors that no later node reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ComputationPlan:
     known: Mapping[str, torch.Tensor]
     samples: int = 1
     axes: Mapping[str, int] = field(default_factory=dict)
-    """Along which axis the samples of a tensor lie; of those that are no constants."""
+    """Axis along which the samples of a tensor lie, by the tensor's name; constants are absent."""
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of each tensor for one sample."""
 

@@ -195,7 +195,7 @@ class Host:
 
 _hosts: dict[str, Host] = {}
 _hung: dict[str, tuple[float, HangingError]] = {}
-"""By provider: when its browser hung, by the monotonic clock, and how."""
+"""Provider -> when its browser hung, by the monotonic clock, and how."""
 _turn = threading.Lock()
 
 

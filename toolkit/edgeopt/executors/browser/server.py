@@ -53,7 +53,7 @@ class PageServer:
             MissingDependencyError: If websockets is not installed.
         """
         self.models: dict[str, bytes] = {}
-        """By the key of the worker that reads it."""
+        """Models by the key of the worker that reads them."""
         self._engine, self._secret = engine, secrets.token_urlsafe(16)
         self._sockets: dict[str, queue.SimpleQueue[Any]] = {}
         self._held: dict[Any, threading.Event] = {}

@@ -27,7 +27,7 @@ class Package:
     """A package in memory."""
 
     files: Mapping[str, bytes]
-    """By their paths in the folder."""
+    """Contents by path in the folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from edgeopt.graph.tensors import TensorSpec
 METHOD = "edgeopt"
 """The method that returns the text."""
 _IDENTIFIER, _AT = b"ET12", 4
-"""What every `.pte` file holds behind its first four bytes."""
+"""Identifier of every `.pte` file, and its offset in bytes."""
 BEGINS = _AT + len(_IDENTIFIER)
 ELSEWHERE = "choose a target of another engine, such as --target cpu"
-"""What to do with a model that the engine does not take."""
+"""Remedy for a model that the engine does not take."""
 
 
 def is_program(data: bytes) -> bool:

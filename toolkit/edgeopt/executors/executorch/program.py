@@ -22,11 +22,12 @@ from edgeopt.executors._torch.ops import known_ops
 from edgeopt.executors._torch.ops._node import node_of, op_name, tensor_of
 from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, run, try_out
 from edgeopt.executors.executorch.file import ELSEWHERE, METHOD
+from edgeopt.executors.executorch.found_grids import OPS as FOUND_GRIDS
 from edgeopt.executors.executorch.quantized import for_xnnpack
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 
-_QUANTIZERS = ("quantize_per_tensor", "dequantize_per_tensor", "dequantize_per_channel")
+_QUANTIZERS = ("choose_qparams", "quantize_per_tensor", "dequantize_per_tensor", "dequantize_per_channel")
 _DELEGATE = "executorch_call_delegate"
 _TAKEN_IN = ("relu", "hardtanh")
 """Activations that the layer before them computes."""
@@ -103,7 +104,7 @@ def _plan(model: Model, inputs: Mapping[str, torch.Tensor], outputs: list[str]) 
     Raises:
         UnsupportedError: If there is no such op here.
     """
-    ops = known_ops()
+    ops = {**known_ops(), **FOUND_GRIDS}
     constants = {constant.name: tensor_of(constant) for constant in model.proto.graph.initializer}
     steps = list[NodeStep]()
     for proto in model.proto.graph.node:
@@ -128,7 +129,7 @@ def _layers(module: torch.fx.GraphModule) -> Iterable[tuple[str, str, str]]:
             lowered = getattr(module, node.args[0].name)
             for inner in lowered.original_module.graph.nodes:
                 if inner.op == "call_function" and not _is_quantizer(inner) and "getitem" not in str(inner.target):
-                    yield inner.name, _title(inner), "int8" if _is_on_integers(inner) else "fp32"
+                    yield inner.name, _title(inner), _arithmetic(inner)
         elif "getitem" not in str(node.target):
             yield node.name, _title(node), "fp32, not by XNNPACK"
 
@@ -139,6 +140,14 @@ def _title(node: torch.fx.Node) -> str:
 
 def _is_quantizer(node: torch.fx.Node) -> bool:
     return any(name in str(node.target) for name in _QUANTIZERS)
+
+
+def _arithmetic(node: torch.fx.Node) -> str:
+    """Return `int8`, `dynamic int8`, of floats that XNNPACK rounds to grids of its own, or `fp32`."""
+    sources = [source for source in node.all_input_nodes if _is_quantizer(source) and len(source.args) > 1]
+    if any(isinstance(source.args[1], torch.fx.Node) and "per_tensor" in str(source.target) for source in sources):
+        return "dynamic int8"
+    return "int8" if _is_on_integers(node) else "fp32"
 
 
 def _is_on_integers(node: torch.fx.Node) -> bool:

@@ -20,6 +20,7 @@ from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.ops.convolution import convolved
 from edgeopt.executors._torch.plan import NodeStep
 from edgeopt.executors.executorch.file import ELSEWHERE
+from edgeopt.executors.executorch.found_grids import with_found_grids
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -30,7 +31,7 @@ _MOVES = ("MaxPool", "Concat", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Tr
 """Ops that XNNPACK computes on integers with one grid on both sides. ExecuTorch's partitioner hands it such ops between
 different grids all the same, and the program ends at its first run (1.5: error 0x1)."""
 _DTYPES = {0: torch.uint8, 2: torch.uint8, 3: torch.int8}
-"""What ONNX's numbers of types say of a QuantizeLinear without a zero point; all others are refused."""
+"""`output_dtype` of a QuantizeLinear without a zero point -> its type; all other types are refused."""
 _SHIFT = 128
 """Between the zero points of the same grid in uint8 and in int8, the only one that XNNPACK's kernels take."""
 _Constants = dict[str, torch.Tensor]
@@ -44,12 +45,14 @@ def for_xnnpack(
     Raises:
         UnsupportedError: If an output of the model is integers of a grid.
     """
-    rewriting = _Rewriting(steps, dict(constants), outputs)
+    known = dict(constants)
+    steps, weights = with_found_grids(steps, known, outputs)
+    rewriting = _Rewriting(steps, known, outputs)
     rewriting.dequantize_what_stays_in_float()
     rewriting.move_on_the_grid_of_results()
     made = rewriting.with_own_dequantizers()
     made = [_computed_so(step, rewriting.constants) for step in made]
-    return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers)
+    return made, rewriting.constants, frozenset(rewriting.constants.keys() - rewriting.integers - weights)
 
 
 class _Rewriting:

@@ -27,11 +27,12 @@ PROVIDER = "CPU"
 SUFFIX = ".tflite"
 _REMEDY = "pip install 'edgeopt[litert]'"
 _IDENTIFIER, _AT = b"TFL3", 4
-"""What every `.tflite` file holds behind its first four bytes."""
+"""Identifier of every `.tflite` file, and its offset in bytes."""
 _LOADERS: Mapping[str, Callable[[bytes, int], LoadedFile]] = {"fp32": Interpreter, "fp16": HalfPrecision}
 """Interfaces by what floats are computed in."""
 _ARM_HALF = frozenset({"asimdhp", "atomics"})
-"""What the compiled model needs of an Arm processor, in Linux words; a Cortex-A72 (Raspberry Pi 4) has neither."""
+"""Features that the compiled model needs of an Arm processor, in Linux words; a Cortex-A72 (Raspberry Pi 4) has
+neither."""
 
 
 class LiteRTSession(HeldSession):
@@ -97,7 +98,7 @@ class LiteRTSession(HeldSession):
         from edgeopt.executors.litert.file import operators_of
 
         return tuple(
-            Placement(line.name, line.code, PROVIDER, "int8" if line.arithmetic == "int8" else self._precision)
+            Placement(line.name, line.code, PROVIDER, self._precision if line.arithmetic == "fp32" else line.arithmetic)
             for line in operators_of(self._data)
         )
 

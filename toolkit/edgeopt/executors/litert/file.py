@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from edgeopt.system.declared.optional import require
 
+_DATA = {"TRANSPOSE_CONV": 2}
+"""Place of the numbers among the inputs, where a shape comes first."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorLine:
@@ -16,7 +19,7 @@ class OperatorLine:
     """Name of the tensor that it makes."""
     code: str
     arithmetic: str
-    """`int8` or `fp32`: of the numbers that it reads."""
+    """`int8`; `dynamic int8`, of floats that the operator rounds by itself; or `fp32`."""
 
 
 def operators_of(data: bytes) -> Iterator[OperatorLine]:
@@ -32,7 +35,10 @@ def operators_of(data: bytes) -> Iterator[OperatorLine]:
     for i in range(graph.OperatorsLength()):
         operator = graph.Operators(i)
         code = model.OperatorCodes(operator.OpcodeIndex())
-        made, read = graph.Tensors(operator.Outputs(0)), graph.Tensors(operator.Inputs(0))
-        is_integer = read.Type() == words.TensorType.INT8
+        made = graph.Tensors(operator.Outputs(0))
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        yield OperatorLine(made.Name().decode(), names[number], "int8" if is_integer else "fp32")
+        types = [graph.Tensors(place).Type() for place in operator.InputsAsNumpy() if place >= 0]
+        data = types[_DATA.get(names[number], 0)]
+        is_mixed = data == words.TensorType.FLOAT32 and words.TensorType.INT8 in types
+        arithmetic = "int8" if data == words.TensorType.INT8 else "dynamic int8" if is_mixed else "fp32"
+        yield OperatorLine(made.Name().decode(), names[number], arithmetic)

@@ -25,7 +25,7 @@ RESULTS = frozenset({"float32", "int32", "int64"})
 _MOST_DIMENSIONS = 64
 """Dimensions of an input or an output; NumPy has no more."""
 ELSEWHERE = "choose a target of another engine, such as --target cpu"
-"""What to do with a model that the engine does not take."""
+"""Remedy for a model that the engine does not take."""
 
 
 @dataclass(frozen=True, slots=True)

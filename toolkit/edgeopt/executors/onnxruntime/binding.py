@@ -133,7 +133,7 @@ class HostBinding:
         self._names = frozenset(input_.name for input_ in session.get_inputs())
         self._held: dict[str, NDArray[Any]] = {}
         self.results = {output.name: np.empty([int(str(n)) for n in output.shape], output.dtype) for output in outputs}
-        """By name; a run writes into them."""
+        """Buffers by name; a run writes into them."""
         for name, value in self.results.items():
             self._binding.bind_output(name, "cpu", 0, value.dtype.type, value.shape, value.ctypes.data)
 

@@ -19,7 +19,7 @@ _QUALIFIERS = ("const", "volatile", "noexcept", "mutable", "&", "&&", "[with")
 _MOST_WORDS = 6
 """Most words of a type that a function returns."""
 _UNMET = " was false."
-"""Behind a condition in C++ that did not hold."""
+"""Words behind a condition in C++ that did not hold."""
 _RUN_NODE = re.compile(r"^(\w+) node\. Name:'([^']*)' Status Message: ")
 _UNNAMED = re.compile(r"Node \(\) Op \((\w+)\)")
 _NEWEST = re.compile(r"official support for domain ai\.onnx\S* is till opset (\d+)")

@@ -96,7 +96,7 @@ class TextShifts:
     def __init__(self, capacity: int) -> None:
         """Begin a text of at most `capacity` tokens."""
         self._ahead = np.zeros(capacity + 2, np.int64)
-        """For each count of tokens the position behind them, less the count; one more for the copy in a pair."""
+        """Position behind each count of tokens, less the count; a further entry is for the copy in a pair."""
 
     def of(self, past: int, tokens: Sequence[int]) -> NDArray[np.int64]:
         """Return (3, 1, tokens) shifts of tokens behind the first `past`, and remember where the text goes on."""

@@ -57,7 +57,7 @@ class MappedFile:
 
 
 _files: WeakValueDictionary[tuple[int, int, int, int], MappedFile] = WeakValueDictionary()
-"""By device, inode, size and time of change; those that a session reads."""
+"""Files that a session reads, by device, inode, size and time of change."""
 _one_at_a_time = Lock()
 
 

@@ -23,7 +23,7 @@ _ORT_LEVELS = {
     "disable": "ORT_DISABLE_ALL",
 }
 LEVELS = tuple(_ORT_LEVELS)
-"""From the most optimizations to none."""
+"""Levels from the most optimizations to none."""
 UNOPTIMIZED: Mapping[str, str] = {LEVEL: "disable"}
 """Entries with which a session computes node by node what the file says."""
 

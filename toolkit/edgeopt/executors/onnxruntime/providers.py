@@ -33,9 +33,9 @@ class Provider:
 
     title: str
     install: str
-    """What brings it; alone in its environment, since two builds of ONNX Runtime overwrite each other."""
+    """Command that installs it, alone in its environment, since two builds of ONNX Runtime overwrite each other."""
     needs: str
-    """What else must be there."""
+    """Other things that the machine must have, in a clause such as `it needs Windows and a DirectX 12 GPU`."""
     memory: str = ""
     """ONNX Runtime's word for the memory it works in; empty: the host's."""
     system: str = ""

@@ -40,7 +40,7 @@ from edgeopt.executors.onnxruntime.state_parts import states_of
 from edgeopt.executors.onnxruntime.stateful import decoder_of
 
 _STALE = 100.0
-"""What lies behind the end of each row when a graph is tried: whoever reads it is far off."""
+"""Filler behind the end of each row when a graph is tried: a graph that reads it gives logits far off."""
 _ROOM, _GRAIN = 128, 32
 """Tokens that each row has memory for at first, and of which it gets a multiple: what no text has reached is not held,
 as untouched memory is not. Rows grow by a quarter at least, so that few texts wait for what is copied."""
@@ -305,7 +305,7 @@ class SharedRows(RowPasts):
         self._states = RowStates(self._states.parts, count)
         self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
         self._prompts: dict[int, Any] = {}
-        """By row, what the graph of prompts is bound to."""
+        """Row -> binding of the graph of prompts."""
         turns = self._images is not None and self._images.shifts
         self._shifts = [TextShifts(capacity) for _ in range(count)] if turns else []
 

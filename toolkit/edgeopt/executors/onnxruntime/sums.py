@@ -44,11 +44,12 @@ class Sums(StrEnum):
     """The order of sums that a token's numbers depend on."""
 
     ALIKE = "alike"
-    """On nothing but the text: as many tokens as you like may run together. Of floats: but for the last digit."""
+    """A token's numbers depend on its text alone: any number of tokens may run together. In floats: but for the last
+    digit."""
     PAIRED = "paired"
-    """On whether the number of tokens is even; a copy of the last one makes it so."""
+    """They depend on whether the number of tokens is even; a copy of the last token makes it so."""
     APART = "apart"
-    """On the other tokens of the run."""
+    """They depend on the other tokens of the run."""
 
 
 def rounds_rows(session: Any) -> bool:

@@ -62,7 +62,7 @@ class CompiledNodeTime:
 
     name: str
     op: str
-    """In OpenVINO's words."""
+    """Operator in OpenVINO's words."""
     time_ns: int
 
 

@@ -28,10 +28,10 @@ from edgeopt.executors.openvino.paged import ROWS, over_pages
 from edgeopt.graph.tensors import TensorSpec
 
 PRECISION = "bf16"
-"""In which prompts and tokens are computed; a processor without it computes them on ONNX Runtime."""
+"""Type in which prompts and tokens are computed; a processor without it computes them on ONNX Runtime."""
 ENTRIES: Mapping[str, str] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
-"""What products with weights in blocks read is rounded to 8 bits, with a scale for so many numbers of a token: its
-numbers hang on no other token."""
+"""Activations that meet weights in blocks are rounded to 8 bits, with a scale for every 64 numbers of a token, so that
+a token's numbers depend on no other token."""
 _PROVIDER, _KEPT_IN = "CPU", "KV_CACHE_PRECISION"
 _PAGES = re.compile(r"(key|value)_cache\.(\d+)")
 
@@ -116,7 +116,7 @@ class PageMemory:
         """Take no memory yet; `ports` are the inputs of pages by name, `tensor` is the class `openvino.Tensor`."""
         self._ports, self._tensor = dict(ports), tensor
         self.tensors = dict[str, Any]()
-        """By input, what a request reads; others after `reserve`."""
+        """Tensors that a request reads, by input; others after `reserve`."""
         self._arrays = dict[str, NDArray[Any]]()
         self.count = 0
         """How many pages there are."""

@@ -56,7 +56,8 @@ _KNOWN_OPTIONS: Mapping[str, str] = {
     "quantized_method": r"layer|channel|group\d+",
     "optimization_level": "[0-3]",
 }
-"""What `rknn.config` takes and a profile may set; pictures arrive normalized, so mean and std are not among them."""
+"""Options of `rknn.config` that a profile may set, with the form of their values; pictures arrive normalized, so mean
+and std are not among them."""
 
 _SEARCH = (
     "import importlib.metadata as m, importlib.util as u; "
@@ -170,7 +171,7 @@ class Rknn(Executor):
     takes_onnx: ClassVar[bool] = False
 
     foreign_runtime: ClassVar[str] = "Rockchip's rknn-toolkit-lite2"
-    """What runs a compiled model on the chip, where edgeopt does not."""
+    """Rockchip's software that runs a compiled model on the chip, where edgeopt does not."""
     calibration: Sequence[Tensors] = ()
     """Real model inputs: the compiler quantizes a float model to W8A8 with them. Without them a float model is
     compiled in fp16, and a model with pairs of Q and DQ on its own grids."""
@@ -322,7 +323,7 @@ _REFUSALS: Sequence[tuple[str, str, str]] = (
         "choose another precision",
     ),
 )
-"""What the library says, what it means, what helps; `{told}` is its own sentence."""
+"""(pattern of the library's sentence, meaning, remedy); `{told}` is that sentence."""
 
 
 def refusal(error: str, log: str) -> EdgeoptError:

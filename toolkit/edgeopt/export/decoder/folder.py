@@ -71,7 +71,7 @@ class WrittenDecoder:
     """Drift of its logits, the worst of a few texts."""
     vocabulary: int
     framework: str
-    """What it was compared with."""
+    """Framework, with its version, that gave the logits for `drift`."""
     notes: tuple[Note, ...] = ()
     texts: int = TEXTS
     """Texts on which it was compared."""

@@ -26,7 +26,7 @@ class Factors:
 
     embedding: float = 1.0
     residual: float = 1.0
-    """What a layer's attention and its product of neurons are multiplied by before they are added."""
+    """Factor of a layer's attention and of its feed-forward output before they are added."""
     attention: float = 0.0
     """Products of queries and keys; 0: one over the root of how many numbers a head has."""
     logits: float = 1.0

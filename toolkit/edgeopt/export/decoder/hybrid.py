@@ -28,7 +28,7 @@ KINDS = (*LIQUID, "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", GRANITE)
 ATTENTION, CONVOLUTION, DELTA = "full_attention", "conv", "linear_attention"
 Numbers = NDArray[np.float32]
 _MIXER = "model.layers.{}.mamba"
-"""What names of a layer's scan begin with."""
+"""Prefix of the names of a layer's scan."""
 GATED = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 """Those whose norms add 1 to what is stored, and whose queries stand beside gates."""
 
@@ -38,7 +38,7 @@ class Hybrid:
     """The layers of a hybrid, from `config.json`."""
 
     layers: tuple[str, ...]
-    """What each of them mixes tokens by."""
+    """How each layer mixes tokens: `ATTENTION`, `CONVOLUTION` or `DELTA` (a recurrence)."""
     kernel: int
     """Tokens that a convolution sees."""
     rule: DeltaRule | None = None

@@ -81,7 +81,7 @@ class LlamaConfiguration:
     mixture: Mixture | None = None
     """The experts that stand in the layers; None: each layer has one gated product."""
     hybrid: Hybrid | None = None
-    """By what each layer mixes tokens; None: all by attention."""
+    """Mixers of the layers of a hybrid; None: all layers mix tokens by attention."""
     factors: Factors = PLAIN
 
     @property

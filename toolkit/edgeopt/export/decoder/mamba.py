@@ -180,7 +180,7 @@ class ScanWriter(NodeWriter):
 
     _scans: MambaConfiguration
     _mine, _mixer = "layer.{}", "backbone.layers.{}.mixer"
-    """What names of a layer's nodes and weights begin with."""
+    """Prefixes of a layer's nodes and of its weights."""
 
     def _scanned_layer(self, i: int, normal: str) -> str:
         """Return what the scan of a layer makes of its norm."""

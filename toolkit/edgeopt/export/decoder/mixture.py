@@ -33,7 +33,7 @@ _WITH_SHARED = {
     **dict.fromkeys(("qwen2_moe", "qwen3_5_moe_text", "qwen3_next"), "shared_expert_intermediate_size"),
     **dict.fromkeys(("granitemoeshared", "granitemoehybrid"), "shared_intermediate_size"),
 }
-"""What configurations call the neurons of the expert that every token takes."""
+"""`model_type` -> the configuration's key for the size of the expert that every token takes."""
 Numbers = NDArray[np.float32]
 
 

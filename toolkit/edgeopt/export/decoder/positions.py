@@ -66,7 +66,7 @@ class Positions:
     """Base of the frequencies."""
     scaling: str = "default"
     factor: float = 1.0
-    """By which a text may be longer than those that were learned first."""
+    """Factor by which a text may be longer than those that were learned first."""
     learned: int = 2048
     """Tokens of those."""
     low: float = 1.0
@@ -74,7 +74,7 @@ class Positions:
     high: float = 4.0
     """Turns above which it is left as it is; `yarn`: beta_fast."""
     strength: float = 1.0
-    """What cosines and sines are multiplied by."""
+    """Factor of cosines and sines."""
 
     divisors: tuple[float, ...] = ()
     """`divided`: what the frequency of each pair is divided by, as a file of llama.cpp stores what `llama3` asks."""

@@ -13,7 +13,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import stored_tensors, subgraphs, tensors_of
 
 _Shapes = Mapping[str, tuple[int, ...]]
-"""By name, whole ones only."""
+"""Shapes by name, only those whose sizes are all known."""
 
 _WEIGHT_OF = {"Conv": 1, "FusedConv": 1, "NhwcFusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
 """The place of a convolution's weights among its inputs."""

@@ -13,11 +13,11 @@ _KEEP_VALUES = frozenset(
     {"Cast", "Concat", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "ReduceMean", "Reshape"}
     | {"Slice", "Squeeze", "Transpose", "Unsqueeze"}
 )
-"""What comes out are values of the first input, or their mean."""
+"""Operators whose outputs are values of their first input, or means of them."""
 
 
 _SHIFTS = frozenset({"Add", "BatchNormalization"})
-"""What some exporters write behind a layer in place of its bias, where it adds what is stored."""
+"""Operators that some exporters write behind a layer in place of its bias: one of their inputs is stored."""
 
 
 _FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}

@@ -12,7 +12,7 @@ _DIRECTION = re.compile(
 )
 """Words that tell the way and not the thing: `h0` and `hn`, `in_state` and `stateN`, `r1i` and `r1o`."""
 _COUNTED = frozenset({"cache", "cached", "state", "states", "len", "lens", "processed", "offset"})
-"""What may be whole numbers: `cached_len_0` and `new_cached_len_0`."""
+"""Words in the names of states that may be whole numbers, such as `cached_len_0` and `new_cached_len_0`."""
 
 
 def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, str]:

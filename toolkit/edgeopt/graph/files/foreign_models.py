@@ -33,7 +33,7 @@ _ENGINES = {
     ".caffemodel": "a model of Caffe",
     ".weights": "weights of Darknet",
 }
-"""What each file was made of, or for: the way back to ONNX is the file that it was made from."""
+"""Suffix -> origin or purpose of the file. It cannot become ONNX again; the model from which it was made can."""
 _PACKED = (".zip", ".gz", ".tgz", ".tar", ".xz", ".bz2", ".7z", ".rar", ".zst")
 _PICKLED = (".pkl", ".pickle", ".joblib")
 _PADDLE = (".pdmodel", ".pdiparams", ".pdparams")

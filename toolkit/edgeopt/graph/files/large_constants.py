@@ -26,7 +26,7 @@ from edgeopt.system.disk.files import open_beside
 
 _FOLDER: ContextVar[Path | None] = ContextVar("folder_of_large_constants", default=None)
 FOLDER = ".large"
-"""In the output folder of a run."""
+"""Folder of such files in the output folder of a run."""
 _PLAIN = "fiu"
 """Kinds of elements that are stored as NumPy holds them: others pack several into a byte."""
 

@@ -141,7 +141,8 @@ _NEVER_STANDARD = _OF_ENGINES | frozenset(
     {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
     | {"ParametricSoftplus", "Scale", "ScaledTanh"}
 )
-"""Beside those, ops that onnx's checker lets pass, and prints a line of its own for on the standard output."""
+"""Further ops that are of no standard: onnx's checker lets them pass, and prints a line of its own to the standard
+output."""
 
 
 def _as_checked(proto: ModelProto) -> ModelProto:

@@ -27,7 +27,7 @@ class StaleShape:
     name: str
     written: tuple[int | None, ...]
     derived: tuple[int | None, ...]
-    """What follows from the inputs; None: a size that is free."""
+    """Shape that follows from the inputs; None: a free size."""
 
     def __str__(self) -> str:
         return f"{self.name} is {_told(self.derived)}, not {_told(self.written)}"

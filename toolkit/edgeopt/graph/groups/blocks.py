@@ -18,7 +18,7 @@ class Block:
     name: str
     """The sum, y."""
     input: str
-    """What is added to, x."""
+    """The tensor to which the block adds, x."""
     nodes: tuple[str, ...]
     """The nodes that fall away, by their first output, the sum last."""
 

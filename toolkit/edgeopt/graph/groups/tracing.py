@@ -16,7 +16,7 @@ from edgeopt.graph.groups.types import AxisCut, ChannelGroups, Channels, Channel
 from edgeopt.graph.model import Model
 
 LEAST_OPSET = 7
-"""Before it, operands were broadcast by attributes."""
+"""Opset before which operands were broadcast by attributes."""
 
 
 def trace(model: Model) -> ChannelGroups:

@@ -77,11 +77,11 @@ class Size:
     place: int | str
     """Place among the node's inputs, or the name of the attribute."""
     values: tuple[int, ...]
-    """What the input or attribute holds today, in full: a list that was left out is written."""
+    """All numbers of the input or attribute today; a list that was left out is written."""
     entry: int
     """Which of them the count is; -1 where the attribute is one number."""
     channels: Channels
-    """What is counted: entries of -1, and those whose channel is kept."""
+    """Channels that the entry counts: those numbered -1, and those that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ChannelGroups:
     """The dependency groups of one graph; they hold for every model of the same graph, whatever its weights."""
 
     groups: tuple[Group, ...]
-    """In the order of the graph."""
+    """Groups in the order of the graph."""
     pins: tuple[Pin, ...]
     plan: CutPlan = field(default_factory=CutPlan, repr=False, compare=False)
 

@@ -32,7 +32,7 @@ _DIGITS = 9
 _SKEWNESS = 1.5
 """Times the skewness of a labelled set: rare samples that lose much are rarer still in most sets."""
 _TAIL = 0.025
-"""On each side of a 95 % interval."""
+"""Share of the draws on each side of a 95 % interval."""
 _ALONE = 256
 """Samples that are scored one by one in one call: their counts are a table of so many rows."""
 
@@ -43,7 +43,7 @@ class Scored:
 
     accuracy: Accuracy
     resampled: tuple[float, ...]
-    """On pictures drawn with replacement, the same draws for every model; empty for a single picture."""
+    """Metric on pictures drawn with replacement, the same draws for every model; empty for a single picture."""
     labels: str
     """File name of the labels."""
     pictures_sha256: str

@@ -58,7 +58,7 @@ _INSTEAD: Mapping[str, str] = {
     NO_TIME: LONGER,
     _UNTESTED: "what decides the safer candidate lets this one be tested",
 }
-"""What would decide where the bound itself lies within what is allowed."""
+"""Reason without a decision -> remedy that would decide, where the bound lies within the allowed drop."""
 
 
 class Word(StrEnum):
@@ -77,7 +77,7 @@ class Judgement:
 
     word: Word
     samples: int
-    """On which it rests."""
+    """Number of samples on which the word rests."""
     allowed: float
     """Metric that may be lost; without labels, the least agreement."""
     level: float = LEVEL
@@ -88,7 +88,7 @@ class Judgement:
     drop_most: float | None = None
     """One-sided bounds of the drop, each wrong in `level` of all cases."""
     agreement: float | None = None
-    """With the original's answers to these samples, 0 to 1; None where labels judge."""
+    """Agreement with the original's answers to these samples, 0 to 1; None where labels judge."""
     agreement_least: float | None = None
     """One-sided bound of it."""
     changed: int | None = None
@@ -98,7 +98,7 @@ class Judgement:
     wanted: int = 0
     """Samples that would decide, in four of five cases; 0: none would, or nothing is open."""
     why: str = ""
-    """What else the word rests on."""
+    """Further ground for the word, or the reason why nothing is known."""
 
     @property
     def is_proven(self) -> bool:

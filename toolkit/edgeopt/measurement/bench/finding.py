@@ -21,9 +21,9 @@ class Finding:
     evidence: str
     """The figures it rests on."""
     do: str = ""
-    """What to do in words; empty where the command is all."""
+    """Advice in words; empty where the command is all."""
     command: str = ""
-    """What to type, after what the words say; empty where words are all."""
+    """Command to type after the advice; empty where words are all."""
 
     def __str__(self) -> str:
         return f"{self.what} ({self.evidence})."

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from edgeopt.errors import EXIT_PASS, Note
+from edgeopt.errors import EXIT_NOISY, EXIT_PASS, Note
 from edgeopt.measurement.bench.finding import Finding
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict, worst_of
+from edgeopt.report.result import Result
 from edgeopt.system.machine.environment import Environment
 
-SCHEMA = 3
 RAW = "samples.npz"
 """File of raw samples where a result has one such file."""
 
@@ -34,11 +34,14 @@ class JudgedLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchResult(ABC):
+class BenchResult(Result):
     """The measurement of a workload; a kind of workload adds its own figures in a dataclass below this one."""
 
+    command: ClassVar[str] = "bench"
     kind: ClassVar[str]
     """Name of the kind of workload."""
+    over_network: ClassVar[bool] = False
+    """Whether times hold the way to another machine, which is no part of the workload."""
     environment: Environment
     """The machine that measured, its software, and the workload."""
     notes: tuple[Note, ...] = ()
@@ -103,26 +106,24 @@ class BenchResult(ABC):
         """The file of raw samples that stands for the run when it is read again; empty: none does."""
         return next((name for name, raw in self.raw_files().items() if isinstance(raw, Samples)), "")
 
-    def _fields_as_json(self) -> dict[str, Any]:
-        """Return the fields of the kind as plain values, for a kind whose fields are all its figures."""
-        all_kinds = {each.name for each in fields(BenchResult)}
-        return {name: value for name, value in asdict(self).items() if name not in all_kinds}
+    @property
+    def verdict_word(self) -> str:
+        """The verdict; NOISY or INVALID where the machine was too noisy for one that was asked for."""
+        if self.trust and self.is_gate and self.exit_code == EXIT_NOISY:
+            return self.trust.level.upper()
+        return self.verdict.upper() if self.verdict else ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; the raw samples are in files beside them."""
+    def shared_figures(self) -> dict[str, Any]:
+        """Return what every kind tells; the raw samples are in files beside the figures."""
         return {
-            "schema": SCHEMA,
-            "kind": self.kind,
             "name": self.name,
-            **self.own_figures(),
+            "over_network": self.over_network,
             "judged": [asdict(limit) for limit in self.judged],
             "budget_asked": self.is_gate,
-            "exit_code": self.exit_code,
             "trust": asdict(self.trust) if self.trust else None,
             "raw": self.raw,
             "findings": [asdict(finding) for finding in self.findings],
             "diagnosis": self.why,
             "notes": [asdict(note) for note in self.notes],
             "seconds": self.seconds,
-            "environment": self.environment.to_json(),
         }

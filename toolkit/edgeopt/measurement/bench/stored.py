@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.measurement.bench.result import RAW, SCHEMA
+from edgeopt.measurement.bench.result import RAW
 from edgeopt.measurement.common_options import MAX_MISS_RATIO
 from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.statistics.budget import Verdict, worst_of
+from edgeopt.report.result import SCHEMA
 from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.system.toml import read_object
 
@@ -28,6 +29,8 @@ class StoredResult:
     name: str
     kind: str
     """Kind of workload."""
+    over_network: bool
+    """Whether times hold the way to another machine."""
     source: str
     """Samples or prompts that it was fed, in words; empty: not recorded."""
     samples: Samples
@@ -41,13 +44,13 @@ class StoredResult:
     threads: int
     """0: not recorded."""
     budget_ms: float | None
-    """What a frame may take; None: no frames, or no budget."""
+    """Milliseconds that a frame may take; None: no frames, or no budget."""
     max_miss_ratio: float
     """Share of frames that may take longer."""
     load: str
     """How the frames of `samples` came, in words; empty: nobody says, or answers, which are there one at a time."""
     verdict: str
-    """What the run proved of its limits; empty: there were none."""
+    """Verdict of the run on its limits; empty: there were none."""
 
 
 def is_stored(path: Path) -> bool:
@@ -78,7 +81,8 @@ def read_stored(path: Path) -> StoredResult:
         return StoredResult(
             path=path,
             name=str(values["name"]),
-            kind=str(values.get("kind", "frames")),
+            kind=str(values["kind"]),
+            over_network=bool(values["over_network"]),
             source=str(values.get("source", "")),
             samples=samples,
             environment=Environment.from_json(values["environment"]),

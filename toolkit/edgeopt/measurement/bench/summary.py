@@ -26,10 +26,9 @@ def summarize(result: BenchResult, kind: BenchOfKind) -> Document:
     """
     view = kind.view(result)
     return Document(
-        command="bench",
+        result,
         subject=result.name,
         title=view.title,
-        data=result.as_json(),
         sections=(
             Section(values=view.ran),
             *view.sections,

@@ -14,13 +14,13 @@ class BenchView:
 
     title: str
     ran: tuple[Value, ...]
-    """What was measured, on what, how it was asked."""
+    """Lines that name the workload, its device and its load."""
     sections: tuple[Section, ...]
     """Its tables and charts."""
     sentence: str = ""
     """The verdict for somebody who knows no figures; empty: without a budget there is none."""
     facts: tuple[Value, ...] = ()
-    """What the verdict rests on."""
+    """Facts on which the verdict rests."""
     more_facts: tuple[Value, ...] = ()
     """Facts behind those that every kind tells."""
     notes: tuple[Note, ...] = ()

@@ -7,25 +7,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.samples import Samples
+from edgeopt.report.result import SCHEMA, Result
 from edgeopt.system.disk import assets
 from edgeopt.system.disk.files import write_beside
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.machine.environment import Environment
 from edgeopt.system.toml import read_object
 
-SCHEMA = 3
-_KIND = "edgeopt baseline"
-
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Result):
     """One workload as it was when it was good."""
 
+    command: ClassVar[str] = "check --update"
+
     name: str
+    kind: str
+    """Name of its kind of workload."""
     workload: str
     """Its kind, as messages call it: `a language model`."""
     model: str
@@ -36,13 +38,28 @@ class Baseline:
     """SHA-256 of its models."""
     threads: int
     held: Mapping[str, Any]
-    """What each guard holds, by its name; a guard that was left out is not there."""
+    """Stored value of each guard, by the guard's name; a guard that was left out has none."""
     trust: str
     """`trusted`, `noisy` or `invalid`; empty where no times were measured."""
     trust_reasons: tuple[str, ...]
     environment: Environment
     samples: Samples | None
     """None: no times were measured."""
+
+    def own_figures(self) -> dict[str, Any]:
+        """Return plain values; the raw samples are in a file beside them."""
+        return {
+            "name": self.name,
+            "workload": self.workload,
+            "model": self.model,
+            "settings": dict(self.settings),
+            "sha256": self.sha256,
+            "threads": self.threads,
+            "held": dict(self.held),
+            "holds_times": self.samples is not None,
+            "trust": self.trust,
+            "trust_reasons": list(self.trust_reasons),
+        }
 
     def locate(self, file: Path) -> str | None:
         """Return what to open it by, or None if nothing is there any more.
@@ -79,22 +96,7 @@ def write_baseline(baseline: Baseline, file: Path) -> None:
     """
     if baseline.samples is not None:
         baseline.samples.save(raw_beside(file))
-    values = {
-        "schema": SCHEMA,
-        "kind": _KIND,
-        "name": baseline.name,
-        "workload": baseline.workload,
-        "model": baseline.model,
-        "settings": dict(baseline.settings),
-        "sha256": baseline.sha256,
-        "threads": baseline.threads,
-        "held": dict(baseline.held),
-        "holds_times": baseline.samples is not None,
-        "trust": baseline.trust,
-        "trust_reasons": list(baseline.trust_reasons),
-        "environment": baseline.environment.to_json(),
-    }
-    write_beside(file, json.dumps(values, indent=2, allow_nan=False) + "\n")
+    write_beside(file, json.dumps(baseline.as_json(), indent=2, allow_nan=False) + "\n")
 
 
 def read_baseline(file: Path) -> Baseline:
@@ -105,7 +107,7 @@ def read_baseline(file: Path) -> Baseline:
     """
     remedy = remedy_of(file)
     values = read_object(file, schema=SCHEMA, remedy=remedy)
-    if values.get("kind") != _KIND:
+    if values.get("command") != Baseline.command:
         raise InvalidFileError(f"{file} is no baseline of edgeopt check", remedy=remedy)
     try:
         return _parse(values, Samples.read(raw_beside(file)) if values["holds_times"] else None)
@@ -126,6 +128,7 @@ def damaged(file: Path, error: Exception) -> InvalidFileError:
 def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
     return Baseline(
         name=str(values["name"]),
+        kind=str(values["kind"]),
         workload=str(values["workload"]),
         model=str(values["model"]),
         settings=dict(values["settings"].items()),

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
+from edgeopt.measurement.common_options import (
+    LABEL_KINDS,
+    MEASURED,
+    MODEL,
+    seed_option,
+    shapes_option,
+    source_option,
+    threads_option,
+)
 from edgeopt.recipes.default_limits import Check
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 
-MODEL, MEASURED, ALLOWED = "Model, baseline, device", "What is measured", "What is allowed"
-"""Headings of the help."""
+BASELINE = OptionGroup("baseline", "The baseline", "the figures to check against")
+ALLOWED = OptionGroup("allowed", "What is allowed", "limits against the baseline")
 SECONDS = 20.0
 STARTS = 10
 _STANDARD = Check()
@@ -24,17 +32,18 @@ class Gate:
 
     baseline: str | Path = option(
         Path(),
-        "The file with the figures to check against.",
+        "File with the figures to check against.",
         "--baseline",
         "-b",
-        group=MODEL,
+        group=BASELINE,
+        common=True,
         syntax=Syntax.FILE,
         required=True,
         file_use=FileUse.BOTH,
     )
     """The file; raw samples lie beside it."""
     update: bool = option(
-        False, "Write the baseline from this run, and check nothing.", group=MODEL, syntax=Syntax.FLAG
+        False, "Write the baseline from this run, and check nothing.", group=BASELINE, common=True, syntax=Syntax.FLAG
     )
     """Whether the baseline is written from this run instead of checking."""
     latency_ratio: float | None = option(
@@ -73,13 +82,16 @@ class Gate:
         (),
         "Checks to leave out: {}; repeatable.",
         group=MEASURED,
+        common=True,
         syntax=Syntax.NAMES,
         repeatable=True,
         help_from="edgeopt.workloads:names_of_checks",
     )
     """Names of checks to leave out."""
     threads: int = threads_option(MODEL, "the baseline's")
-    seconds: float = option(SECONDS, "How long both models are timed.", group=MEASURED, syntax=Syntax.SECONDS)
+    seconds: float = option(
+        SECONDS, "How long both models are timed.", group=MEASURED, common=True, syntax=Syntax.SECONDS
+    )
     judge_noisy: bool = option(
         False,
         "Judge times on a noisy machine too, if they were measured in turns.",
@@ -89,7 +101,7 @@ class Gate:
     seed: int = seed_option(MEASURED)
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """What is allowed, by the names of `Check`; a field of its own name goes over it."""
+    """Limits by the names of `Check`; the field of that name, where it is set, overrides."""
 
     @property
     def allowed(self) -> Mapping[str, float]:
@@ -109,6 +121,7 @@ class CheckOptions(Gate):
         None,
         f"Labels that judge the accuracy: {LABEL_KINDS}.",
         group=MEASURED,
+        common=True,
         metavar="LABELS",
         file_use=FileUse.READ,
         shown="the recipe's own",

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop
 from edgeopt.measurement.resources.trust import TrustLevel, undecided
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.default_limits import Check
+from edgeopt.report.result import Result, fields_as_json
+from edgeopt.system.machine.environment import Environment
 from edgeopt.tasks import Accuracy
-
-SCHEMA = 1
 
 
 class CheckVerdict(StrEnum):
@@ -33,9 +33,9 @@ class CheckResult:
     name: str
     verdict: CheckVerdict
     measured: float | None = None
-    """In `unit`; None: nothing was measured."""
+    """Measured value in `unit`; None: nothing was measured."""
     allowed: float | None = None
-    """In `unit`: more is a failure."""
+    """Limit in `unit`: more is a failure."""
     detail: str = ""
     unit: str = "x"
     """`x` is a ratio to the baseline; else the metric's name, or `nodes`."""
@@ -50,8 +50,10 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Result):
     """All checks of one run."""
+
+    command: ClassVar[str] = "check"
 
     name: str
     baseline: str
@@ -64,6 +66,10 @@ class CheckReport:
     """How long it all took."""
     updated: bool = False
     """Whether the baseline was written from this run; nothing was checked then."""
+    kind: str = ""
+    """Name of the kind of workload."""
+    environment: Environment | None = None
+    """The machine that checked, its software, and the workload."""
 
     @property
     def verdict(self) -> str:
@@ -89,9 +95,14 @@ class CheckReport:
         """0 pass or updated; 2 a check failed, proven; 4 the machine is too noisy to say; 3 not decided."""
         return EXIT_PASS if self.updated else EXIT_OF[self.verdict]
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def verdict_word(self) -> str:
+        """The verdict, as the head tells it."""
+        return self.verdict
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"schema": SCHEMA, "verdict": self.verdict, "exit_code": self.exit_code} | asdict(self)
+        return fields_as_json(self)
 
 
 def judge_time(

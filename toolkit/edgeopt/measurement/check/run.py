@@ -33,21 +33,29 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 LATENCY = "latency"
-"""What every kind of workload is checked for; the rest are guards."""
+"""Check of every kind of workload; the other checks are guards."""
 _NOT_MEASURED = "not judged: latency was skipped"
 
 
 def check(
-    kind: SidesOfKind, source: str, options: Gate, tell: Tell | None = None, *, noun: str, names: tuple[str, ...]
+    opener: SidesOfKind,
+    source: str,
+    options: Gate,
+    tell: Tell | None = None,
+    *,
+    kind: str,
+    noun: str,
+    names: tuple[str, ...],
 ) -> CheckReport:
     """Check a workload against a baseline, or write the baseline from it.
 
     Args:
-        kind: Opens it.
+        opener: Opens it.
         source: As the user named it.
         options: What is checked, against which baseline, and what is allowed, the kind's own dataclass; what it does
             not name is as the recipe's `[check]` says.
         tell: Hears progress.
+        kind: Name of its kind of workload.
         noun: As messages call a workload of its kind: `a language model`.
         names: What may be left out: `latency`, and the guards of the kind.
 
@@ -61,20 +69,21 @@ def check(
             raise NotFoundError(f"check of {noun}", name, names)
     if options.update:
         require_writable(file)
-        with closing(kind.open_checked([source], options, {})) as sides:
-            report = _update(sides, noun, options, file, tell)
-            notes = sides.notes
+        with closing(opener.open_checked([source], options, {})) as sides:
+            report = _update(sides, kind, noun, options, file, tell)
+            notes, environment = sides.notes, sides.facts[-1].environment
     else:
         stored = read_baseline(file)
-        if stored.workload != noun:
+        if stored.kind != kind:
             problem = f"{file} is the baseline of {stored.workload}, and {source} is {noun}"
             raise InvalidFileError(problem, remedy=remedy_of(file))
-        sides, why_gone = _open(kind, stored, source, options, file)
+        sides, why_gone = _open(opener, stored, source, options, file)
         with closing(sides):
             report = _check(sides, stored, why_gone, options, file, tell)
-            notes = sides.notes
+            notes, environment = sides.notes, sides.facts[-1].environment
     all_notes = tuple(dict.fromkeys((*notes, *report.notes)))
-    return replace(report, notes=all_notes, seconds=perf_counter() - began_s)
+    seconds = perf_counter() - began_s
+    return replace(report, notes=all_notes, seconds=seconds, kind=kind, environment=environment)
 
 
 def thresholds_of(recipe: Check, wishes: Mapping[str, float], may_lose: float = MAX_DROP) -> Check:
@@ -97,14 +106,14 @@ def thresholds_of(recipe: Check, wishes: Mapping[str, float], may_lose: float = 
     return parse_table(Check, {"accuracy_drop": may_lose} | values | dict(wishes), "thresholds")
 
 
-def _open(kind: SidesOfKind, stored: Baseline, source: str, options: Gate, file: Path) -> tuple[CheckedSides, str]:
+def _open(opener: SidesOfKind, stored: Baseline, source: str, options: Gate, file: Path) -> tuple[CheckedSides, str]:
     """Open what is checked, and before it the baseline's workload if it is still there as it was; else say why not."""
     options = replace(options, threads=options.threads or stored.threads)
     place = stored.locate(file)
     if place is None:
-        sides = kind.open_checked([source], options, stored.settings)
+        sides = opener.open_checked([source], options, stored.settings)
         return sides, f"the baseline's model, {stored.model}, is not there any more"
-    sides = kind.open_checked([place, source], options, stored.settings)
+    sides = opener.open_checked([place, source], options, stored.settings)
     if sides.facts[0].sha256 != stored.sha256:
         return sides.without_first(), f"the baseline's model, {stored.model}, is another one now"
     return sides, ""
@@ -209,7 +218,7 @@ def _against_stored(samples: Samples, then: Samples, part: str) -> Ratio | None:
     return ratio_of_series(block_medians(samples, part), block_medians(then, part), margin=0.0)
 
 
-def _update(sides: CheckedSides, noun: str, options: Gate, file: Path, tell: Tell | None) -> CheckReport:
+def _update(sides: CheckedSides, kind: str, noun: str, options: Gate, file: Path, tell: Tell | None) -> CheckReport:
     """Measure alone and write the baseline."""
     (now,) = sides.facts
     held = {name: guard.hold(tell) for name, guard in sides.guards.items() if name not in options.skip}
@@ -217,6 +226,7 @@ def _update(sides: CheckedSides, noun: str, options: Gate, file: Path, tell: Tel
     samples, trust = (None, None) if LATENCY in options.skip else sides.run_alone(options.seconds, tell)
     baseline = Baseline(
         name=now.label,
+        kind=kind,
         workload=noun,
         model=path_from(file, now.given),
         settings=sides.settings,

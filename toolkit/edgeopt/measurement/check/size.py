@@ -16,7 +16,7 @@ class SizeGuard:
     """Guards the size."""
 
     size_bytes: int
-    """With external data."""
+    """Bytes of the model with its external data."""
 
     def hold(self, tell: Tell | None) -> int:
         """Return the size in bytes."""

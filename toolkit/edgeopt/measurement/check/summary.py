@@ -48,10 +48,9 @@ def ratio_charts(report: CheckReport) -> tuple[Figure, ...]:
 def summarize(report: CheckReport) -> Document:
     """Return what a reader sees: one line a check, the machine and the verdict."""
     return Document(
-        command="check",
+        report,
         subject=report.name,
         title=f"edgeopt check {report.name}: {report.verdict}",
-        data=report.as_json(),
         sections=(
             Section(table=_table(report), figures=ratio_charts(report)),
             Section(values=tuple(_detail(result) for result in report.results if _is_worth_a_line(result))),

@@ -9,6 +9,8 @@ from typing import TypedDict
 
 from edgeopt.measurement.common_options import (
     LABEL_KINDS,
+    MEASURED,
+    MODEL,
     out_option,
     seed_option,
     shapes_option,
@@ -17,8 +19,6 @@ from edgeopt.measurement.common_options import (
 )
 from edgeopt.system.declared.options import FileUse, Syntax, option
 
-MODEL, MEASURED = "Models and device", "What is measured"
-"""Headings of the help."""
 SECONDS = 20.0
 MARGIN = 0.02
 
@@ -27,7 +27,9 @@ MARGIN = 0.02
 class Contest:
     """Options of `compare` for every kind of workload."""
 
-    seconds: float = option(SECONDS, "How long the measurement of all takes.", group=MEASURED, syntax=Syntax.SECONDS)
+    seconds: float = option(
+        SECONDS, "How long the measurement of all takes.", group=MEASURED, common=True, syntax=Syntax.SECONDS
+    )
     """How long to run, all together; five rounds run whatever it says."""
     margin: float = option(
         MARGIN, "Speeds that differ by no more than this count as equal.", group=MEASURED, syntax=Syntax.SHARE
@@ -35,7 +37,7 @@ class Contest:
     """Ratios within 1 / (1 + margin) to 1 + margin count as equal."""
     threads: int = threads_option(MODEL)
     seed: int = seed_option(MEASURED)
-    out: Path | None = out_option(MODEL, "compare.json, .md and .html, and the raw samples")
+    out: Path | None = out_option(MODEL, "compare.json, .md, .html and the raw samples")
 
     @property
     def more_sides(self) -> int:
@@ -53,6 +55,7 @@ class CompareOptions(Contest):
         None,
         f"Labels that judge the accuracy: {LABEL_KINDS}.",
         group=MEASURED,
+        common=True,
         metavar="LABELS",
         file_use=FileUse.READ,
     )

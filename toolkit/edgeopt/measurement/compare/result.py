@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_PASS, Note
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.sides import Quality, SideFacts
 from edgeopt.measurement.statistics.quantile import StageTime
-from edgeopt.measurement.statistics.ratio import Ratio
-
-SCHEMA = 3
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.report.result import Result
+from edgeopt.system.machine.environment import Environment
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Compared:
 
     facts: SideFacts
     times: Mapping[str, StageTime]
-    """By part, the whole among them."""
+    """Times by part of a frame, with the whole frame."""
     ratios: Mapping[str, Ratio]
-    """To the first, by part; empty for the first itself."""
+    """Ratios to the first, by part; empty for the first itself."""
     quality: Quality | None = None
     """None: nothing judges it."""
     on_front: bool = False
@@ -42,8 +42,10 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """The rows of a comparison; the first is what the others are compared with."""
+
+    command: ClassVar[str] = "compare"
 
     rows: tuple[Compared, ...]
     parts: tuple[str, ...]
@@ -57,6 +59,34 @@ class Comparison:
     trust: Trust | None
     notes: tuple[Note, ...]
     samples: Mapping[str, Samples]
+    kind: str = ""
+    """Name of the kind of workload."""
+
+    @property
+    def environment(self) -> Environment:
+        """The machine on which the first ran; all others ran on one like it."""
+        return self.rows[0].facts.environment
+
+    @property
+    def fastest(self) -> Compared:
+        """The fastest of the others, which the verdict is about."""
+
+        def speedup(row: Compared) -> float:
+            ratio = row.ratios.get(self.whole)
+            return ratio.speedup if ratio else 0.0
+
+        return max(self.rows[1:], key=speedup)
+
+    @property
+    def verdict(self) -> Change:
+        """The proof of the fastest of the others; INCONCLUSIVE too where there are too few samples to say."""
+        ratio = self.fastest.ratios.get(self.whole)
+        return ratio.verdict if ratio else Change.INCONCLUSIVE
+
+    @property
+    def verdict_word(self) -> str:
+        """The same, as the head tells it."""
+        return self.verdict.upper()
 
     @property
     def exit_code(self) -> int:
@@ -76,10 +106,9 @@ class Comparison:
             return None if ratio.pairs_needed is None else 0.0
         return self.seconds * ratio.pairs_needed / ratio.pairs if self.null else None
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values; raw samples are in the .npz files beside them."""
         return {
-            "schema": SCHEMA,
             "margin": self.margin,
             "seconds": self.seconds,
             "source": self.source,

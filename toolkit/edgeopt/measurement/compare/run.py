@@ -25,14 +25,17 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, require_measurable
 
 
-def compare(kind: SidesOpener, sources: Sequence[str], options: Contest, tell: Tell | None = None) -> Comparison:
+def compare(
+    opener: SidesOpener, sources: Sequence[str], options: Contest, tell: Tell | None = None, *, kind: str
+) -> Comparison:
     """Compare workloads of one kind with the first of them.
 
     Args:
-        kind: Opens them.
+        opener: Opens them.
         sources: Two or more, as the user named them.
         options: What to measure, the kind's own dataclass.
         tell: Hears progress.
+        kind: Name of their kind of workload.
 
     Raises:
         EdgeoptError: If one cannot be opened, or they cannot be compared.
@@ -41,10 +44,10 @@ def compare(kind: SidesOpener, sources: Sequence[str], options: Contest, tell: T
     Within(0, 1).require("margin", options.margin)
     if options.out:
         require_writable(options.out / "compare.json")
-    with closing(kind.open_sides(sources, options)) as sides:
+    with closing(opener.open_sides(sources, options)) as sides:
         qualities = sides.score(tell)
         timed = sides.run_in_turns(options.seconds, tell)
-        result = _result(sides, timed, qualities, options.margin)
+        result = replace(_result(sides, timed, qualities, options.margin), kind=kind)
     if options.out:
         _write(result, options.out)
     return result

@@ -56,7 +56,7 @@ class StoredSides:
     notes: tuple[Note, ...]
     source: str
     samples: Mapping[str, Samples]
-    """By label."""
+    """Samples by label."""
 
     def score(self, tell: Tell | None) -> Mapping[str, Quality]:
         """Return nothing: a result of `bench` holds times."""
@@ -70,6 +70,15 @@ class StoredSides:
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
+
+
+def kind_of_results(sources: Sequence[str]) -> str:
+    """Return the kind of workload of earlier results.
+
+    Raises:
+        InvalidFileError: If the first cannot be read.
+    """
+    return read_stored(Path(sources[0])).kind
 
 
 def open_sides(sources: Sequence[str], options: Contest) -> StoredSides:

@@ -13,16 +13,15 @@ from edgeopt.report.document import CommandOutcome, Document, Section, Table, Va
 from edgeopt.system.text import format_bytes, format_score, plural
 
 Judged = tuple[Compared, str, Ratio]
-"""What was compared, a part of its frame, and the ratio to the first."""
+"""(compared model, part of its frame, ratio of its time to that of the first)."""
 
 
 def summarize(result: Comparison) -> Document:
     """Return what a reader sees: what was compared, the ratios, and how far to believe them."""
     return Document(
-        command="compare",
+        result,
         subject=result.rows[0].label,
         title=f"Compared with {result.rows[0].label}",
-        data=result.as_json(),
         sections=(
             Section("Times in ms", _subjects(result), figures=charts.overview(result)),
             Section(f"Speed as a multiple of {result.rows[0].label}'s", _ratios(result)),
@@ -45,8 +44,7 @@ _OUTCOMES = {
 
 def _verdict(result: Comparison) -> VerdictLines:
     """Return what the wholes say of the fastest of the others."""
-    first, *others = result.rows
-    best = max(others, key=lambda other: _speedup(result, other))
+    first, best = result.rows[0], result.fastest
     facts = []
     if (quality := best.quality) and quality.loss:
         facts.append(Value(quality.metric, f"{quality.loss_name} of {best.label}: {quality.loss}"))
@@ -63,11 +61,6 @@ def _verdict(result: Comparison) -> VerdictLines:
     facts.append(Value("fed with", result.source))
     sentence = f"{best.label} is {ratio} as fast as {first.label}, whole {result.whole}s{equal}"
     return VerdictLines(outcome, sentence, tuple(facts))
-
-
-def _speedup(result: Comparison, row: Compared) -> float:
-    ratio = row.ratios.get(result.whole)
-    return ratio.speedup if ratio else 0.0
 
 
 def _subjects(result: Comparison) -> Table:

@@ -46,7 +46,7 @@ class Exchange:
     queue_ns: int | None = None
     """Nanoseconds that the request waited, as the server says; None: it does not say."""
     server_ttft_ms: float | None = None
-    """From the queue's end to the first token, where the server says it."""
+    """Milliseconds from the queue's end to the first token, where the server says it."""
     server_tpot_ms: float | None = None
     """As it wrote them, where the server says it."""
     pieces_ns: tuple[int, ...] = ()

@@ -51,7 +51,7 @@ class ServerPlace:
     host: str
     port: int
     path: str
-    """In front of `/completions`, such as `/v1`."""
+    """Path in front of `/completions`, such as `/v1`."""
     is_encrypted: bool
     key: str = ""
     """Sent as `Authorization: Bearer`; empty: none."""

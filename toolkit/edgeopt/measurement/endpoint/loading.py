@@ -16,7 +16,7 @@ from edgeopt.system.amounts import Tenths
 LEAST_ANSWERS, LONGEST = 6, 10
 """Least answers and longest of each kind, though that takes up to so many times the seconds asked for."""
 Tell: TypeAlias = Callable[[str, int, int], None]
-"""What is going on, how much of it is done, and of how much."""
+"""Called with the name of the work, the amount done, and the whole amount."""
 
 
 def parse_server_load(text: str) -> Closed | OpenLoad:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeopt.measurement.common_options import (
+    ARRIVALS,
     EXAMPLES,
+    LENGTH,
+    MODEL,
     answer_tokens_option,
     prompt_lengths_option,
     recipe_option,
@@ -16,10 +19,9 @@ from edgeopt.measurement.common_options import (
     source_option,
 )
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 
-SERVERS, MODEL = "Servers", "Model and device"
-"""Headings of the help."""
+SERVERS = OptionGroup("server", "Servers", "measure a server over HTTP")
 _SECONDS = 10.0
 
 
@@ -29,10 +31,11 @@ class EndpointOptions:
 
     url: str = option(
         "",
-        "Measure a server as its client sees it (OpenAI's, KServe's or edgeopt's interface); MODEL then names one "
-        "of its models.",
+        "Measure a server as its client sees it; MODEL then names one of its models. It has OpenAI's, KServe's or "
+        "edgeopt's interface.",
         "--endpoint",
         group=SERVERS,
+        common=True,
         metavar="URL",
         names_source=True,
     )
@@ -58,7 +61,7 @@ class EndpointOptions:
         shown="none",
     )
     """Turns of each conversation; 1: none are held."""
-    source: str | Path | None = source_option(MODEL, "servers made up")
+    source: str | Path | None = source_option(MODEL, "for a server made up")
     """Pictures or tensors for a server of frames."""
     recipe: str | None = recipe_option(MODEL)
     """How a picture becomes the tensor of a server that takes no files."""
@@ -67,13 +70,17 @@ class EndpointOptions:
     prompt_tokens: tuple[int, ...] = prompt_lengths_option(PROMPT_TOKENS)
     output_tokens: int = answer_tokens_option(OUTPUT_TOKENS)
     load: str = option(
-        "closed", "How frames arrive: {}.", group="How frames arrive", help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
+        "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
     )
     seconds: float = option(
-        _SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"servers {_SECONDS:g}s"
+        _SECONDS,
+        "Measure at least this long.",
+        group=LENGTH,
+        syntax=Syntax.SECONDS,
+        shown=f"for a server {_SECONDS:g}s",
     )
     """One request at a time, and again under the load."""
-    seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
+    seed: int = seed_option(ARRIVALS, "arrivals, phases and orders")
     key: str = field(default="", repr=False)
     timeout_s: float = 120.0
     limits_ms: Mapping[str, float] | None = None

@@ -21,6 +21,7 @@ from edgeopt.measurement.endpoint.client import Exchange
 from edgeopt.measurement.generation.answers.times import AnswerTimes
 from edgeopt.measurement.resources.cost import TokenCost
 from edgeopt.measurement.samples import Samples
+from edgeopt.report.result import fields_as_json
 
 MANY_PIECES = 8
 """Enough pieces: of fewer no one can tell whether they came one by one."""
@@ -68,6 +69,7 @@ class EndpointResult(BenchResult):
     """A server of a language model, from its client's side."""
 
     kind: ClassVar[str] = "endpoint"
+    over_network: ClassVar[bool] = True
     address: str
     model: str
     connect_ms: float
@@ -77,7 +79,7 @@ class EndpointResult(BenchResult):
     tiny: EndpointTimes
     """Shortest prompt, one at a time."""
     alone: tuple[EndpointTimes, ...]
-    """By length of the prompt, one at a time."""
+    """Times of requests sent singly, by length of the prompt."""
     load: str
     """How requests came together; empty: they did not."""
     loaded: EndpointTimes | None
@@ -104,7 +106,7 @@ class EndpointResult(BenchResult):
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         samples = self.samples.to_json() if self.samples else None
-        return replace(self, samples=None)._fields_as_json() | {"source": self.source, "samples": samples}
+        return fields_as_json(replace(self, samples=None)) | {"source": self.source, "samples": samples}
 
     @property
     def source(self) -> str:

@@ -45,7 +45,7 @@ _BESIDE_THE_MODEL = {
     "preprocess": ("Preprocessing", "feed frames that have the model's own size", "--source FOLDER"),
     "postprocess": ("Postprocessing", "raise score_threshold in the recipe", "--recipe recipe.toml"),
 }
-"""By stage: what takes the time, what to do about it, and the option that measures it again."""
+"""Stage -> where its time goes, the remedy, and the option that measures it again."""
 
 
 Rule = Callable[[Figures], Finding | None]
@@ -360,4 +360,4 @@ RULES: tuple[Rule, ...] = (
     find_memory_growth,
     find_undecided,
 )
-"""In order of urgency: what makes the figures void, then what changes most."""
+"""Rules in order of urgency: first those that make the figures void, then those that change most."""

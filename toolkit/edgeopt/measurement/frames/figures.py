@@ -55,7 +55,7 @@ class Figures:
     service_p50_ms: float | None = None
     service_p99_ms: float | None = None
     response_p50_ms: float | None = None
-    """From the intended arrival; open loop only."""
+    """Milliseconds from the intended arrival; open loop only."""
     queue_wait_p50_ms: float | None = None
     utilisation: float | None = None
     """Time in service over time of the workers, 0..1."""
@@ -82,7 +82,7 @@ class Figures:
     """The first inference of the session."""
     steady_p50_ms: float | None = None
     cold_first_ms: float | None = None
-    """From starting the process to the first answer."""
+    """Milliseconds from starting the process to the first answer."""
     cold_session_ms: float | None = None
     """Creating the session, within that."""
     threads: int | None = None

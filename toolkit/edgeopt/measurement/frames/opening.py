@@ -17,7 +17,7 @@ class OpeningParts:
     """The parts of opening a model several times."""
 
     parts_ms: Mapping[str, tuple[float, ...]]
-    """By part, one value an opening, in milliseconds."""
+    """Milliseconds of each part, one value an opening."""
 
     def __str__(self) -> str:
         parts = (

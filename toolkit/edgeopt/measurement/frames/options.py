@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from edgeopt.measurement.common_options import (
+    ARRIVALS,
+    BESIDES,
+    BUDGET,
     COLD_STARTS,
     EXAMPLES,
+    LENGTH,
     MAX_MISS_RATIO,
+    MODEL,
+    QUEUES,
     SECONDS,
     seed_option,
     shapes_option,
@@ -25,9 +31,6 @@ from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within
 
 PROBE_SECONDS = 30.0
 
-MODEL, LENGTH, BUDGET = "Model and device", "How long", "The budget"
-ARRIVALS, BESIDES = "How frames arrive", "Also measured"
-"""Headings of the help."""
 _OF_KINDS = ("target", "recipe", "out", "code")
 
 
@@ -41,6 +44,7 @@ class MeasureOptions:
         None,
         "Measure at least this long.",
         group=LENGTH,
+        common=True,
         syntax=Syntax.SECONDS,
         shown=f"{SECONDS:g}s; {PROBE_SECONDS:g}s for each run of --find-capacity",
     )
@@ -64,6 +68,7 @@ class MeasureOptions:
         "Time that a frame may take, such as 33ms; exit code 2 if it is missed.",
         "--budget",
         group=BUDGET,
+        common=True,
         syntax=Syntax.FRAME_BUDGET,
         shown="the target's, without an effect on the exit code",
     )
@@ -95,7 +100,12 @@ class BenchOptions(MeasureOptions, Prices):
     """Options of `edgeopt bench` for a model that answers frames."""
 
     load: str = option(
-        "closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES, file_use=FileUse.READ_WITHIN
+        "closed",
+        "How frames arrive: {}.",
+        group=ARRIVALS,
+        common=True,
+        help_from=EXAMPLES,
+        file_use=FileUse.READ_WITHIN,
     )
     """How frames arrive, such as `closed:4` or `fps:30`; a rate is that of each stream."""
     streams: Annotated[int, Within(1, 1000)] = option(
@@ -104,13 +114,13 @@ class BenchOptions(MeasureOptions, Prices):
     """Cameras, each at the rate of `load`."""
     phases: str = option(
         "uniform",
-        "When the cameras begin: evenly spread, or at random.",
+        "When the cameras begin: spread evenly (uniform), or at random.",
         group=ARRIVALS,
         syntax=Syntax.CHOICE,
         choices=("uniform", "random"),
     )
     """When the cameras begin: `uniform` (evenly spread) or `random`."""
-    queue: str = option("fifo", "Which frames wait: fifo, bounded:K or latest.", group=ARRIVALS)
+    queue: str = option("fifo", f"{QUEUES}.", group=ARRIVALS)
     """Which frames wait: `fifo`, `bounded:8` or `latest`."""
     workers: int = option(
         1, "Sessions that answer frames at the same time.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
@@ -137,7 +147,7 @@ class BenchOptions(MeasureOptions, Prices):
     """Whether idle threads of ONNX Runtime spin; None: as the target says."""
     rounds: Annotated[int, Within(0, 1000)] = option(
         0,
-        "Also run this many fresh processes, for the p99 over processes.",
+        "Also measure in this many fresh processes, for the p99 over all of them.",
         group=BESIDES,
         syntax=Syntax.WHOLE,
         least=2,
@@ -173,7 +183,7 @@ class BenchOptions(MeasureOptions, Prices):
     """Whether the start of fresh processes is timed, with a warm and with a cold page cache."""
     repeats: Annotated[int, Within(1, 1000)] | None = option(
         None,
-        "With --cold: starts with each state of the cache.",
+        "With --cold: number of starts with each state of the cache.",
         group=BESIDES,
         syntax=Syntax.WHOLE,
         least=1,
@@ -189,7 +199,7 @@ class BenchOptions(MeasureOptions, Prices):
     """Whether a separate run measures which operators take the time."""
     trace: Path | None = option(
         None,
-        "Write a timeline, for Perfetto or chrome://tracing.",
+        "Write a timeline into this file, for Perfetto or chrome://tracing.",
         group=BESIDES,
         syntax=Syntax.FILE,
         file_use=FileUse.WRITE,

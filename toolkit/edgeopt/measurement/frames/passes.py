@@ -59,7 +59,7 @@ class Passes:
     cold: ColdStart | None = None
     profile: Profile | None = None
     profile_text: str | None = None
-    """What the engine's profiler wrote, for the trace."""
+    """Text of the engine's profile, for the trace; None: no trace was wanted."""
 
 
 def run_passes(setup: Setup, observed: Observed, meters: Meters | None, tell: Tell | None = None) -> Passes:

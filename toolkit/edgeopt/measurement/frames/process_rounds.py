@@ -23,7 +23,7 @@ from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.quantile import RoundsQuantile, combine_rounds
 
 _SPARE_S = 300.0
-"""What a round may take beyond four times its measuring time."""
+"""Seconds that a round may take beyond four times its measuring time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Rounds:
     quantiles: Mapping[str, RoundsQuantile]
     """`p50`, `p90`, `p99`."""
     anchors: tuple[AnchorTimes, ...]
-    """Before, between and after the rounds."""
+    """Times of the anchor before, between and after the rounds."""
 
 
 def run_rounds(

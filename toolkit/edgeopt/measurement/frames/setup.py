@@ -26,7 +26,7 @@ class Elsewhere:
     address: str
     """As `--on` takes it."""
     facts: Mapping[str, str]
-    """What is to be said of it, by a word each."""
+    """Lines about the device, by label."""
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ class ColdFigure:
     median_ns: float
     max_ns: int
     p50: Quantile
-    """With its interval; "n/a" below 6 repeats."""
+    """Median with its interval; "n/a" below 6 repeats."""
     p90: Quantile
-    """With its interval; "n/a" below 36 repeats."""
+    """90th percentile with its interval; "n/a" below 36 repeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ class StartThere:
     """A fresh process on another machine that opened a model and answered twice."""
 
     first_answer_ns: int
-    """From its start to its first answer."""
+    """Nanoseconds from the start of the process to its first answer."""
     peak_bytes: int | None
     """Most memory that it held; None: that system does not tell."""
 

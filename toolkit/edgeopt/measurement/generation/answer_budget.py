@@ -9,7 +9,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import format_budget, parse_duration_s, short
 
 PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
-"""What may be limited: as it is typed, and as reports call it."""
+"""Part of an answer that a budget may limit, as it is typed -> as reports call it."""
 FRAME = "frame"
 """Time of a frame, which a server may answer in place of texts."""
 
@@ -19,7 +19,7 @@ class AnswerBudget:
     """Limits of an answer, one or both."""
 
     limits_ms: Mapping[str, float]
-    """By `TTFT` and `TPOT`; of a server of frames by `FRAME`."""
+    """Limits in milliseconds by `TTFT` and `TPOT`; of a server of frames by `FRAME`."""
 
     def __str__(self) -> str:
         return ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in self.limits_ms.items())

@@ -103,7 +103,7 @@ class LanguageBlock(WriterBlock):
     texts: Sequence[int]
     """Tokens of which prompts are cut."""
     pictures: SeenPrompt
-    """Before each prompt; empty: none."""
+    """Pictures before each prompt; empty: none."""
     load: Load | None
 
     @property

@@ -13,7 +13,7 @@ from edgeopt.measurement.bench.finding import Finding, apply_rules
 
 # All are judgement, none was fitted; docs/serving-measured.md has them with their reasons.
 _NOTICED_MS = 100.0
-"""What follows sooner seems to follow at once (Nielsen 1993)."""
+"""Milliseconds below which a response seems immediate (Nielsen 1993)."""
 _TINY_MS = 150.0
 """A first token that comes sooner is not called slow: noticed, and half as much for a display and a network."""
 _LONG_MS = 1000.0
@@ -75,7 +75,7 @@ class Symptoms:
     burst_ratio: float | None = None
     """Share of an answer's pieces that came in one read."""
     whole_ms: float | None = None
-    """From the request to the end of its answer."""
+    """Milliseconds from the request to the end of its answer."""
     output_tokens: float | None = None
     tiny_after_ratio: float | None = None
     """Ratio at the shortest prompt: time after the first token over the time before it."""
@@ -333,4 +333,4 @@ RULES: tuple[Rule, ...] = (
     find_batch_not_live,
     find_big_customers,
 )
-"""In order of urgency."""
+"""Rules in order of urgency."""

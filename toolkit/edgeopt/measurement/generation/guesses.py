@@ -24,7 +24,7 @@ from edgeopt.system.processes.time_limit import require_time
 COUNTS, _ODD_COUNTS = (1, 2, 4, 8), (1, 3, 7)
 """Guesses a round that are tried; in runs of pairs the token before them makes an even number of odd ones."""
 AUTO = -1
-"""In place of a number: what is predicted to be best."""
+"""Value in place of a number of guesses: take the number that is predicted to be best."""
 _WIDTHS = (1, 2, 3, 5, 9)
 """Tokens of a run whose cost is measured; those between are interpolated."""
 _ROUNDS = 9

@@ -35,7 +35,7 @@ class HeldOut:
     answer: tuple[int, ...]
     """Its tokens, the end too."""
     transcript: str = ""
-    """What is said in a sound; empty: nobody wrote it down."""
+    """Words spoken in the sound; empty: there is no transcript."""
 
 
 def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.measurement.common_options import (
+    ARRIVALS,
+    BESIDES,
+    BUDGET,
     COLD_STARTS,
+    LANGUAGE,
+    LENGTH,
+    MEASURED,
+    MODEL,
     SECONDS,
+    WITHOUT_DRAFT,
     answer_tokens_option,
     output_tokens_option,
     prompt_lengths_option,
@@ -28,8 +36,6 @@ a hundred would take minutes to prove."""
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
 """Lengths of prompts and answers where nobody says."""
-LANGUAGE = "Language models"
-"""Heading of the help."""
 
 
 def context_option(words: str = "Most tokens of prompt and answer together; memory is reserved for them.") -> Any:
@@ -44,40 +50,41 @@ class GenerationOptions:
     prompt_tokens: tuple[int, ...] = prompt_lengths_option(PROMPT_TOKENS)
     output_tokens: int = answer_tokens_option(OUTPUT_TOKENS)
     seconds: float = option(
-        SECONDS, "Measure at least this long.", group="How long", syntax=Syntax.SECONDS, shown=f"{SECONDS:g}s"
+        SECONDS, "Measure at least this long.", group=LENGTH, syntax=Syntax.SECONDS, shown=f"{SECONDS:g}s"
     )
-    """At least so long, and at least six answers of each length."""
-    threads: int = threads_option("Model and device", f"{DEFAULT_THREADS}, shared by the sessions")
-    seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
+    """Least seconds of answers; each length gets at least six answers."""
+    threads: int = threads_option(MODEL, f"{DEFAULT_THREADS}, shared by the sessions")
+    seed: int = seed_option(ARRIVALS, "arrivals, phases and orders")
     budget: AnswerBudget | None = option(
         None,
         "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
-        group="The budget",
+        group=BUDGET,
         syntax=Syntax.ANSWER_BUDGET,
         shown="none for a language model",
     )
-    """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
+    """Limits to judge: answers go on until each limit is decided, up to 12 times as long. With a load, the answers
+    under that load are judged."""
     max_miss_ratio: float = option(
         MAX_MISS,
         "For a language model: share of the answers.",
         "--max-miss",
-        group="The budget",
+        group=BUDGET,
         syntax=Syntax.SHARE,
-        shown=f"answers of a language model {MAX_MISS:.0%}",
+        shown=f"for a language model {MAX_MISS:.0%}",
     )
     price_per_s: float | None = None
     """Price a second of this machine."""
     load: str = option(
         "",
         "For a language model: also measure answers under this load.",
-        group="How frames arrive",
-        shown="language models none",
+        group=ARRIVALS,
+        shown="for a language model none",
         file_use=FileUse.READ_WITHIN,
     )
     """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
     slots: tuple[int, ...] = option(
         (),
-        "With --load: answers that are written at once; 1,2,4,8 compares several numbers.",
+        "With --load: number of answers that are written at once; 1,2,4,8 compares several.",
         group=LANGUAGE,
         syntax=Syntax.COUNTS,
         shown=f"{SLOTS}",
@@ -87,14 +94,14 @@ class GenerationOptions:
     cold: bool = option(
         False,
         "Also time the start of fresh processes, with a warm and with a cold page cache.",
-        group="Also measured",
+        group=BESIDES,
         syntax=Syntax.FLAG,
     )
     """Also time starts of fresh processes, with a warm and a cold page cache."""
     repeats: int = option(
         COLD_STARTS,
-        "With --cold: starts with each state of the cache.",
-        group="Also measured",
+        "With --cold: number of starts with each state of the cache.",
+        group=BESIDES,
         syntax=Syntax.WHOLE,
         least=1,
     )
@@ -109,7 +116,7 @@ class GenerationOptions:
     """A round; `AUTO`: as many as are predicted to pay. None: as the recipe says, and nothing is predicted."""
     draft: str | Path | None = option(
         None,
-        "A smaller model that makes the guesses; none: guess from the text so far.",
+        f"A smaller model that makes the guesses{WITHOUT_DRAFT}.",
         group=LANGUAGE,
         metavar="MODEL",
         file_use=FileUse.READ,
@@ -146,7 +153,7 @@ class SideOptions(Contest):
         "",
         "For a language model: a text, whose perplexity is compared; for an encoder with a decoder: a folder of .wav "
         "files, or a file with a text in each line.",
-        group="What is measured",
+        group=MEASURED,
         metavar="LABELS",
         file_use=FileUse.READ,
         shown="the recipe's own",
@@ -154,9 +161,10 @@ class SideOptions(Contest):
     """File that judges; empty: that of the first recipe that names one."""
     rivals: tuple[str, ...] = option(
         (),
-        "Also compare with other engines, each in a process of its own: {}. NAME:FORM chooses the form of the weights, "
-        "such as llama.cpp:q4_k_m.",
+        "Also compare a language model with other engines: {}. Each runs in a process of its own. NAME:FORM chooses "
+        "the form of its weights, such as llama.cpp:q4_k_m.",
         group=LANGUAGE,
+        common=True,
         syntax=Syntax.NAMES,
         metavar="NAME,NAME",
         shown="none",

@@ -16,6 +16,7 @@ from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary
+from edgeopt.report.result import fields_as_json
 from edgeopt.system.text import plural
 
 
@@ -38,7 +39,7 @@ class LengthTimes(AnswerTimes):
     first: Summary | None = None
     """Rest of TTFT behind pictures, tokens and prefill: choosing a token. None: there are no pictures."""
     judged: AnswerVerdict | None = None
-    """What the answers prove about the budget; None: none was asked for."""
+    """Verdict of the answers on the budget; None: no budget was set."""
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
@@ -74,7 +75,7 @@ class GenerationResult(BenchResult):
     context: int
     lengths: tuple[LengthTimes, ...]
     loads: tuple[LoadTimes, ...] = ()
-    """Under the load asked for, one for each number of slots."""
+    """Times under the load, one entry for each number of slots."""
     heard_bytes: int = 0
     """Bytes of the cache for one row of encoder output; 0: there is no encoder."""
     state_bytes: int = 0
@@ -155,4 +156,4 @@ class GenerationResult(BenchResult):
         samples = self.samples.to_json() if self.samples else None
         more = {"cpu": self.cpu, "source": self.source, "samples": samples}
         cold = {"cold": self.cold.to_json()} if self.cold else {}
-        return replace(self, cold=None, samples=None)._fields_as_json() | more | cold
+        return fields_as_json(replace(self, cold=None, samples=None)) | more | cold

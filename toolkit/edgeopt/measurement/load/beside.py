@@ -36,7 +36,7 @@ from edgeopt.tasks import FrameTask, Task
 _ROUNDS: Final = 8
 _LEAST_BLOCK_S: Final = 1.0
 _WARMUP_S: Final = 1.0
-"""Before each block, in which the scheduler learns when frames come."""
+"""Seconds before each block, in which the scheduler learns when frames come."""
 _MARGIN: Final = 0.10
 """A p99 within a tenth of that alone counts as kept."""
 _DRAIN_S: Final = 0.5
@@ -49,7 +49,7 @@ class Arrangement(StrEnum):
     BESIDE = "beside"
     """Both whenever they like."""
     SCHEDULED = "scheduled"
-    """By priority: in turns where they share cores."""
+    """Models run by priority, in turns where they share cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Capacity:
     rate_per_s: float | None
     """None: not even the lowest rate passed."""
     probes: tuple[Probe, ...]
-    """In rising order of the rate."""
+    """Probes in rising order of the rate."""
     note: str = ""
     """Why the answer may be less than the truth."""
 

@@ -76,9 +76,9 @@ class RequestRun(Generic[Outcome]):
     """The requests of a load, and how long they went on."""
 
     outcomes: tuple[Outcome, ...]
-    """In the order in which they ended; of a timetable as they were sent."""
+    """Outcomes in the order in which requests ended; of a timetable in the order in which they were sent."""
     window_ns: int
-    """In which requests were sent."""
+    """Nanoseconds in which requests were sent."""
     seconds: float
     """Until the last answer."""
 
@@ -148,7 +148,7 @@ class _Users(Generic[Outcome]):
         self._outcomes, self._is_over = outcomes, is_over
         self._numbers, self._lock = count(), Lock()
         self.last_ns = 0
-        """Until which somebody asked again."""
+        """Nanoseconds from the start to the end of the last answer after which a user asked again."""
 
     def ask_in_turn(self, _: int) -> None:
         """Be one user, until the time is over and there are enough answers."""

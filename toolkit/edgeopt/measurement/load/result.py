@@ -112,7 +112,7 @@ class LoadResult:
     """Still waiting when the run was given up."""
     service: Summary
     response: Summary | None
-    """From the intended arrival to the answer, of served frames: also the age of the answer. None if unstable."""
+    """Times from the intended arrival to the answer, of served frames: also the age of the answer. None if unstable."""
     queue_wait: Summary | None
     hold_age: Summary
     """How old an answer was when the next one of its stream replaced it."""

@@ -34,7 +34,7 @@ _IDLE_S: Final = 5.5
 _FIRST_FRAMES: Final = 10
 
 Tell = Callable[[str, int, int], None]
-"""What is going on, how much of it is done, and of how much."""
+"""Called with the name of the work, the amount done, and the whole amount."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Sustained:
     last: Quantile
     """Median of the last fifth of the time."""
     slow_from_s: float | None
-    """From when on every window is more than 5 % slower than the first; None: never."""
+    """Second from which every window is more than 5 % slower than the first; None: there is none."""
     throttled_from_s: float | None
     """When frequency first fell below 95 % of the first window, or heat slowed a core; None: never, or unknown."""
     missing: tuple[str, ...]

@@ -10,7 +10,7 @@ from edgeopt.executors import Session
 from edgeopt.tasks import Task
 
 Pipeline: TypeAlias = tuple[Task, Session]
-"""What one worker runs; two workers never share one, since tasks reuse their input buffer."""
+"""Task and session of one worker; two workers never share one, since tasks reuse their input buffer."""
 
 
 def run_together(calls: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:

@@ -43,7 +43,7 @@ each time."""
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Shape of a tensor; what is no number is free."""
 _NUDGE = 1e-3
-"""What inputs are changed by, relative, to see how much rounding a model makes of a little."""
+"""Relative change of the inputs that shows how strongly a model magnifies rounding errors."""
 _COPIES = 2
 """Times a model's size that its session takes: the weights, and what kernels make of them."""
 _SLOW_S = 2.0
@@ -87,7 +87,7 @@ class _Answers:
 
 
 _known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correction | EngineAbortError] = {}
-"""By the model's fingerprint, the providers and the target's own entries: a process finds out once."""
+"""Results by the model's fingerprint, the providers and the target's own entries: a process finds out once."""
 
 
 def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], target: Target) -> Correction:

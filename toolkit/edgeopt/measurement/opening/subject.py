@@ -46,7 +46,7 @@ class Subject:
     """How the session was opened; an artefact of a bundle may run on another engine than the target's."""
     notes: tuple[Note, ...]
     source: Source = b""
-    """What the session was opened from."""
+    """Bytes, path or weights from which the session was opened."""
     path: Path = Path()
     """The file on disk."""
     inputs: tuple[TensorSpec, ...] = ()

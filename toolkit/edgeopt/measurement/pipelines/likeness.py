@@ -24,7 +24,7 @@ _FEWEST_ROWS, _MOST_COLUMNS = 4, 32
 _ELEMENT = "*"
 """Stands in a place for all elements of a list."""
 _OVERLAP = 0.5
-"""From here two crops show the same object."""
+"""Overlap from which two crops show the same object."""
 
 
 Place = tuple[str, ...]

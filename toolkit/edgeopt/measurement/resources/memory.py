@@ -33,7 +33,7 @@ class Growth:
     per_frame: Slope | None
     """Bytes a frame; None when no frames were counted."""
     seconds: float
-    """What was watched; an hour's growth from a few seconds is a guess."""
+    """Length of the watch; from a few seconds, the growth of an hour is a guess."""
 
     @property
     def is_growing(self) -> bool:
@@ -64,9 +64,9 @@ class MemoryTrace:
     peak_bytes: int | None = None
     peak_since: str = "the start of the process"
     arena_bytes: int | None = None
-    """What the engine's arena held, where a profile told it."""
+    """Bytes that the engine's arena held; None: no profile measured it."""
     missing: tuple[str, ...] = ()
-    """What this system does not tell, and why."""
+    """Readings that this system does not give, each with the reason."""
 
     @property
     def now_bytes(self) -> int | None:

@@ -39,7 +39,7 @@ class Meter:
     source: str
     """`rapl`, `hwmon`, `battery` or `nvml`."""
     coverage: str
-    """What part of the device it sees."""
+    """Part of the device that it sees, such as `whole device, from its battery`."""
     kind: MeterKind
     read: Callable[[], tuple[float, ...]]
     """Joules or watts, one a channel; raises OSError or ValueError when the sensor does not answer."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
-from edgeopt.system.declared.options import Syntax, option
+from edgeopt.system.declared.options import OptionGroup, Syntax, option
 from edgeopt.system.toml import Within
 
 LIFE_YEARS = 5.0
@@ -16,9 +16,8 @@ LIFE_YEARS = 5.0
 _HOURS_A_YEAR = 8766.0
 PRICE = Within(0, 1e12)
 CURRENCY = "in the currency of the prices"
-"""What stands behind every amount: prices are numbers, and no conversion is made."""
-COST = "Energy and cost"
-"""Heading of the help."""
+"""Words behind every amount: prices are numbers, and no conversion is made."""
+COST = OptionGroup("cost", "Energy and cost", "power, and what an answer costs")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Profile:
     runs: int
     """Profiled runs that count, warm-up left out."""
     run_us: int
-    """What the runs took as a whole, profiling included."""
+    """Microseconds of all these runs, profiling included."""
     arena_held_bytes: int | None
     """The most the engine's memory arena held; None when the engine does not say."""
 

@@ -101,7 +101,7 @@ class Trust:
     missing: tuple[str, ...] = ()
     """Sensors this machine does not have: nothing was judged by them."""
     signs: tuple[Reason, ...] = ()
-    """What stands out in the times and makes no figure wrong."""
+    """Findings in the times that make no figure wrong."""
 
     def __str__(self) -> str:
         return "; ".join([self.level.upper(), *map(str, self.reasons)])

@@ -44,7 +44,7 @@ class DayPlan:
 
     interval_s: float
     delay_s: float
-    """From a change of the rate to replicas that answer: the scaler's lag and the cold start."""
+    """Seconds from a change of the rate to replicas that answer: the scaler's lag and the cold start."""
     requests: float
     peak_per_s: float
     static_replicas: int
@@ -58,7 +58,7 @@ class DayPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return asdict(self) | {"best": asdict(self.best) if self.best else None}
 
 
 def read_rates(path: Path) -> list[float]:

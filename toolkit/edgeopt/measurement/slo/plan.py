@@ -79,7 +79,7 @@ class SloPlan:
     services: int
     """How many were measured."""
     needed: tuple[Needed, ...]
-    """By routing, the fewest replicas first."""
+    """Replicas that each routing needs, the fewest first."""
     points: tuple[LoadPoint, ...]
     """The replicas to deploy at shares of the rate."""
     knee_per_s: float
@@ -94,7 +94,7 @@ class SloPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return asdict(self) | {"deployed": asdict(self.deployed)}
 
 
 class Trials:

@@ -21,11 +21,11 @@ class Routing(StrEnum):
     SHARED_QUEUE = "shared queue"
     """One queue before all; the bound that no other way passes."""
     LEAST_OUTSTANDING = "least outstanding"
-    """To the replica with the fewest requests that wait or run."""
+    """Each request goes to the replica with the fewest requests that wait or run."""
     POWER_OF_TWO = "power of two"
-    """To the emptier of two replicas drawn at random (Mitzenmacher 2001)."""
+    """Each request goes to the emptier of two replicas drawn at random (Mitzenmacher 2001)."""
     ROUND_ROBIN = "round robin"
-    """To each in turn."""
+    """Requests go to the replicas in turn."""
 
 
 def responses(arrivals_s: Seconds, services_s: Seconds, replicas: int, routing: Routing, seed: int = 0) -> Seconds:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +15,47 @@ from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.slo.day import DayPlan, plan_day, read_rates
 from edgeopt.measurement.slo.plan import LoadPoint, Objective, SloPlan, Tell, Trials, plan_replicas
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.report.result import Result
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.text import format_ms, plural
+
+
+@dataclass(frozen=True, slots=True)
+class SloResult(Result):
+    """A plan, and the measurement that it rests on."""
+
+    command: ClassVar[str] = "slo"
+
+    plan: SloPlan
+    day: DayPlan | None
+    """None: nobody told the rates of a day."""
+    name: str
+    """Name of what was measured."""
+    kind: str
+    """Its kind of workload."""
+    trust: str
+    """`trusted` or `noisy`; empty: not recorded."""
+    environment: Environment
+    """The machine that measured."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The assumptions, and what is wrong with the measurement."""
+        notes = [Note(NoteKind.INFO, f"assumed: {_ASSUMED}")]
+        if self.trust != "trusted":
+            word = self.trust.upper() or "of unknown trust"
+            notes.append(Note(NoteKind.WARNING, f"the measurement is {word}", "measure again on a quiet machine"))
+        return tuple(notes)
+
+    def own_figures(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "trust": self.trust,
+            "plan": self.plan.as_json(),
+            "day": self.day.as_json() if self.day else None,
+            "notes": [asdict(note) for note in self.notes],
+        }
 
 
 def plan_from(
@@ -26,8 +68,8 @@ def plan_from(
     interval_s: float,
     delay_s: float,
     tell: Tell | None = None,
-) -> tuple[SloPlan, DayPlan | None, str, str]:
-    """Return a plan, that of a day where its rates are there, and the name and trust of the measurement.
+) -> SloResult:
+    """Return a plan, and that of a day where its rates are there.
 
     Args:
         result: Folder of `edgeopt bench -o`.
@@ -48,7 +90,7 @@ def plan_from(
             f"{result} holds times of answers, which hang on their lengths: a plan needs those of frames",
             remedy="name a result of a model of frames, or measure the server: edgeopt bench --endpoint URL --load",
         )
-    if stored.kind == "endpoint":
+    if stored.over_network:
         raise EdgeoptError(
             f"{result} holds times of a server, the way to it among them: a plan needs those of the model",
             remedy="measure the model: edgeopt bench MODEL -o FOLDER",
@@ -74,7 +116,7 @@ def plan_from(
     day = None
     if of_day:
         day = plan_day(Trials(services_s, objective), of_day, interval_s, delay_s, plan.deployed.routing, tell)
-    return plan, day, stored.name, stored.trust
+    return SloResult(plan, day, stored.name, stored.kind, stored.trust, stored.environment)
 
 
 # The lines of `edgeopt slo`.
@@ -85,19 +127,16 @@ _ASSUMED = (
 )
 
 
-def summarize(plan: SloPlan, day: DayPlan | None, name: str, trust: str) -> Document:
+def summarize(result: SloResult) -> Document:
     """Return what is shown of a plan."""
-    best = plan.deployed
+    plan, day, best = result.plan, result.day, result.plan.deployed
     sections = [
         Section(f"Replicas for {plan.rate_per_s:g} requests a second", make_table(plan.needed, _NEEDED)),
         Section(f"{plural(best.high, 'replica')}, {best.routing}, by rate", make_table(plan.points, _points(plan))),
     ]
     if day is not None:
         sections.append(Section("Replicas that follow the day", make_table(day.followed, _FOLLOWED)))
-    notes = [Note(NoteKind.INFO, f"assumed: {_ASSUMED}")]
-    if trust != "trusted":
-        notes.append(Note(NoteKind.WARNING, f"the measurement is {trust.upper()}", "measure again on a quiet machine"))
-    sections.append(Section("Notes", notes=tuple(notes)))
+    sections.append(Section("Notes", notes=result.notes))
     facts = (
         Value("service", f"{1000 * plan.service_s:.3g} ms on average, {plan.services} measured"),
         Value("knee", f"{_knee(plan)} requests a second with these replicas: beyond, the objective is missed"),
@@ -105,12 +144,10 @@ def summarize(plan: SloPlan, day: DayPlan | None, name: str, trust: str) -> Docu
     )
     count = f"{plural(best.high, 'replica')} [{best.low}, {best.high}]"
     sentence = f"{count} keep {plan.objective} at {plan.rate_per_s:g} requests a second, {best.routing}"
-    data = {"plan": plan.as_json(), "day": day.as_json() if day else None}
     return Document(
-        "slo",
-        name,
-        f"{plan.objective} of {name}",
-        data,
+        result,
+        result.name,
+        f"{plan.objective} of {result.name}",
         tuple(sections),
         verdict=VerdictLines(CommandOutcome.DONE, sentence, facts),
     )

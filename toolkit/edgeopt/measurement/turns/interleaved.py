@@ -57,7 +57,7 @@ class WholeSubject(Protocol):
 
 
 Opened: TypeAlias = tuple[FrameTask, Session] | WholeSubject
-"""What takes turns: a task with its session, or something that marks its own stages."""
+"""One side of the turns: a task with its session, or a subject that marks its own stages."""
 
 
 def mark_frames(opened: Opened, frames: Pictures, clock: Clock) -> Marked:
@@ -187,7 +187,7 @@ def in_rounds(samples: Samples, block: int, rounds: int) -> Samples:
 
 
 AGAIN = " again"
-"""After the first one's label: its second copy."""
+"""Ending of the label of the first one's second copy."""
 PICTURES = 32
 _BLOCK_SECONDS = 0.04
 """Short against a neighbour's bursts, long against a cache refill."""
@@ -214,7 +214,7 @@ class Pace:
     """How long a run in turns lasts, and how it is cut."""
 
     seconds: float
-    """To run frames; the least rounds run whatever it says."""
+    """Time for frames; the least rounds run whatever it is."""
     enough: int | None = None
     """Stop before that once each model has so many frames after warm-up; None: never."""
     most_legs: int = _MOST_LEGS
@@ -241,7 +241,7 @@ class Turns:
     """Raw samples of one interleaved run, and what the machine did meanwhile."""
 
     samples: Mapping[str, Samples]
-    """By label; the second copy of the first has its label and `AGAIN`."""
+    """Samples by label; the second copy of the first has its label and `AGAIN`."""
     readings: tuple[CounterReading, ...]
     anchors: tuple[AnchorTimes, ...]
     workers: int

@@ -38,7 +38,7 @@ class Side:
     given: str
     subject: Subject
     size_bytes: int
-    """With its external data."""
+    """Bytes of the model with its external data."""
     sha256: str
     """SHA-256 of the serialized model."""
 

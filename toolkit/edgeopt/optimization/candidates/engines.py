@@ -36,7 +36,7 @@ class Engines:
     own: Engine
     """The engine of the target; of one that is compiled for, or known by its rules alone, this machine's processor."""
     others: tuple[Engine, ...]
-    """Beside it on the same device; of a target that is compiled for: the device itself."""
+    """Engines beside it on the same device; of a target that is compiled for: the device itself."""
     notes: tuple[Note, ...]
     """One for each that is not here."""
     untimed: str

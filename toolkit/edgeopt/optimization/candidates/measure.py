@@ -77,7 +77,8 @@ class Decision:
     untimed: str = ""
     """Why nothing was measured; empty where it was."""
     unproven: str = ""
-    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
+    """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
+    would take; empty: there is no such candidate."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Bench:
     """The sessions and frames that candidates are measured on."""
 
     openers: Mapping[str, Callable[[], Opened]]
-    """By name, the baseline first."""
+    """Openers by name, the baseline first."""
     frames: Frames
     budget_ms: float
     workers: int
@@ -102,7 +103,7 @@ class Bench:
     time_limit_s: float | None = None
     """Time limit of the whole run, to say which one would have been enough."""
     until_s: float = math.inf
-    """On the monotonic clock: what is left of a time limit then is for judging accuracy."""
+    """Instant on the monotonic clock: the rest of a time limit is for judging accuracy."""
     same: frozenset[str] = frozenset()
     """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
 

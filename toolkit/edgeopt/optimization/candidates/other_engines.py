@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
@@ -31,6 +31,9 @@ _ATTENTION, _FLOAT = "attention", "float"
 def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
 
+    Every engine's float forms come first, which take seconds, then the searches for INT8; engines whose conversions
+    take long come last.
+
     Args:
         run: Its alternatives, and its own engine's further precisions.
         dense: The last float model of the line that kept its accuracy.
@@ -39,29 +42,48 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     model = (rival or dense).model
     if rival is None:
         _offer_in_float(run, model, dense.candidate)
-    for engine in (run.context.engine, *run.context.alternatives):
-        if is_tried(run, engine, model):
+    engines = (run.context.engine, *run.context.alternatives)
+    light = [engine for engine in engines if engine is run.context.engine or not engine.executor.heavy]
+    offers = [(engine, _makers(run, engine)) for engine in light]
+    for engine, makers in offers:
+        _offer_floats(run, engine, makers, dense, rival)
+    for engine, makers in offers:
+        _offer_integers(run, engine, makers, dense, rival)
+    for engine in engines:
+        if engine not in light and is_tried(run, engine, model):
             with within_its_time(run, engine):
-                _offer_engine(run, engine, dense, rival)
+                makers = _makers(run, engine)
+                _offer_floats(run, engine, makers, dense, rival)
+                _offer_integers(run, engine, makers, dense, rival)
 
 
-def _offer_engine(run: Run, engine: Engine, dense: Rival, rival: Rival | None) -> None:
-    """Make and score what the profile of one engine offers."""
-    model, parent = (rival or dense).model, (rival or dense).candidate
+def _makers(run: Run, engine: Engine) -> Mapping[str, str]:
+    """Return the steps that make what the profile of an engine offers, by precision; empty: it runs any model so."""
     makers = {precision: _maker(precision, engine.target) for precision in _runnable(run, engine)}
     if engine is run.context.engine:
         makers = {precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)}
-    planned = {precision: name for precision, name in makers.items() if name in run.plan.steps}
-    searched = [precision for precision, name in planned.items() if run.plan.steps[name].in_line]
-    converted = {precision: name for precision, name in planned.items() if precision not in searched}
+    return makers
+
+
+def _offer_floats(run: Run, engine: Engine, makers: Mapping[str, str], dense: Rival, rival: Rival | None) -> None:
+    """Make and score what one engine offers without a search; steps by precision, empty: it runs any model so."""
+    model, parent = (rival or dense).model, (rival or dense).candidate
+    converted = {name: step for name, step in makers.items() if step in run.plan.steps}
+    converted = {name: step for name, step in converted.items() if not run.plan.steps[step].in_line}
     joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
     for precision, name in converted.items():
         setting = Setting(engine, precision, _name(run, engine, precision, rival))
         _offer_converted(run, name, setting, joined, its_parent)
     as_it_is = [precision for precision, name in makers.items() if not name]
     _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
+
+
+def _offer_integers(run: Run, engine: Engine, makers: Mapping[str, str], dense: Rival, rival: Rival | None) -> None:
+    """Search and score INT8 forms for one engine, where its profile has any."""
+    parent = (rival or dense).candidate
+    searched = [name for name, step in makers.items() if step in run.plan.steps and run.plan.steps[step].in_line]
     if searched:
-        step = planned[searched[0]]
+        step = makers[searched[0]]
         outcomes = _searched(run, step, engine, searched, dense, rival)
         _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
 

@@ -28,7 +28,7 @@ class FormChoice:
 
     context: Context
     setting: Setting
-    """On which engine forms run."""
+    """Setting of the engine on which forms run."""
     searched: Searched
     labelled: LabelledFrames | None
     baseline: Scored | None
@@ -39,7 +39,7 @@ class FormChoice:
     no_proof: NoProof | None = None
     """Why the labels prove nothing; None: they prove."""
     tried: dict[str, Tried] = field(default_factory=dict)
-    """By name, the best first."""
+    """Forms by name, the best first."""
     reason: str = ""
 
     @property

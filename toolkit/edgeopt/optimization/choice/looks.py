@@ -23,7 +23,7 @@ class _Looked:
     in_stages: bool
     """Whether a person added labels from the beginning, so that no look has more than its third."""
     labels: tuple[str, ...] = ()
-    """What tells the labels of each look from others."""
+    """Digest of the labels of each look."""
 
 
 def count_look(run: Run, labels: str, *, in_stages: bool = False) -> None:

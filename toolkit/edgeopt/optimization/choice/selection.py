@@ -30,9 +30,10 @@ class Wish:
     """The accuracy that a candidate must keep, and the preference among those that do."""
 
     max_drop: float
-    """In the metric's unit."""
+    """Greatest drop in the metric's unit."""
     least_agreement: float = LEAST_AGREEMENT
-    """With the original's answers to the samples of the search: what reaches less is not proven and not chosen."""
+    """Least agreement with the original's answers to the samples of the search: a candidate below it is not proven and
+    not chosen."""
     least_of_smaller: float | None = None
     """The same of models for smaller pictures; None: as much as of others."""
     prefer: Prefer = Prefer.SPEED

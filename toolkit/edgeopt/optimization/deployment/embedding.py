@@ -32,15 +32,17 @@ from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import make_task
 
 SECONDS = 5.0
-"""For the time of a frame beside that of the same model with nothing embedded."""
+"""Seconds for the time of a frame beside that of the same model with nothing embedded."""
 _MOST_FRAMES, _MOST_SECONDS = 600, 60.0
 """Frames that judge a budget, where one is asked for, and the longest that they may take."""
 TRIAL_SECONDS = 1.0
-"""For the first look at whole frames of what nobody asked for, and for each fresh process of its proof; 0: no look."""
+"""Seconds for the first look at whole frames with parts embedded unasked, and for each fresh process of its proof; 0:
+no look."""
 PROCESSES = 5
 """Fresh ones of its proof."""
 LEAST_AGREEMENT = 0.9
-"""With the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes by that."""
+"""Least agreement with the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes
+by that."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ class EmbeddedParts:
     recipe: Recipe | None = None
     """Recipe of the bundle; None: as that of the model, nothing is embedded."""
     inside: Inside | None = None
-    """What is measured of the chosen model with the parts inside."""
+    """Figures of the chosen model with the parts inside; None: no part is inside."""
     reduced: Inside | None = None
-    """What is measured of it with JPEG files decoded at a part of their size; None: they are decoded whole."""
+    """Figures of the chosen model with JPEG files decoded at a part of their size; None: they are decoded whole."""
     notes: Sequence[Note] = ()
 
     def deployed(self, candidate: Candidate) -> Candidate:

@@ -1,4 +1,4 @@
-"""To which models an app may degrade: each is judged by its own answers to all samples before it is deployed."""
+"""Lighter models to which an app may degrade: each is judged by its own answers to all samples before deployment."""
 
 from __future__ import annotations
 

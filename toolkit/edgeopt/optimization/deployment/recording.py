@@ -55,7 +55,7 @@ class BundlePart:
     """Target whose engine opens it, and its options."""
     threads: int
     judged_as: Engine | None = None
-    """What computes its numbers here; None: as the candidate was judged."""
+    """Engine that computes its numbers here; None: the engine that judged the candidate."""
 
 
 def p50_of(candidate: Candidate) -> float | None:
@@ -279,7 +279,7 @@ def _held(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
 
 _MOST_FRAMES = 128
 _MOST_S = 3.0
-"""For reading and running the frames."""
+"""Seconds for reading and running the frames."""
 _SEED = 0
 
 

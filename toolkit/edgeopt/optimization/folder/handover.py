@@ -41,7 +41,7 @@ class Handover:
     steps: tuple[str, ...]
     """Steps of its plan; of a model that writes its forms, of a pipeline its stages."""
     notes: tuple[Note, ...]
-    """What it had to tell of the run as a whole."""
+    """Its notes on the run as a whole."""
 
     def why_another(self, description: Mapping[str, Any]) -> str:
         """Return by what a run differs from the one whose candidates these are; empty: by nothing."""

@@ -47,9 +47,9 @@ class Replay:
     threads: int
     chosen: str
     decided: Mapping[str, StoredDecisions]
-    """By candidate."""
+    """Decisions by candidate."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
-    """By name; nothing where a file of decisions alone was named."""
+    """Candidates by name; none where a file of decisions alone was named."""
     embedded: tuple[str, ...] = ()
     """Parts of the recipe that its bundle held."""
     cores: str = ""

@@ -79,9 +79,9 @@ class Workspace:
         """
         self.folder, self.key, self.before = folder, key, before
         self.handover: Handover | None = None
-        """What the machine left that made the candidates; None: this one makes them."""
+        """Account of the machine that made the candidates; None: this machine makes them."""
         self.notes = list[Note]()
-        """What the user should know of what was found there."""
+        """Notes for the user on what lay in the folder."""
         self.described: Mapping[str, Any] = {}
         """Description of the run."""
         self._lock, self._hashes = lock, dict[str, str]()

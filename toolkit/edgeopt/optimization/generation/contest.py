@@ -67,7 +67,7 @@ class Entrant:
     """The file; of an encoder with a decoder its folder."""
     score: TextScore | None = None
     windows: int = 0
-    """By which it was judged: the first ones of the order in which they are asked."""
+    """Number of windows by which it was judged: the first in the order of judging."""
     turns: tuple[FormTurns, FormTurns] | None = None
     """The original and it, in turns."""
     out: str = ""
@@ -103,12 +103,12 @@ class FormContest:
     threads: int
     max_rise: float
     seconds: float
-    """For the long rounds."""
+    """Time for the long rounds."""
     parts: Sequence[str]
     """Parts of an answer in which a form must be proven slower to go out."""
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
-    """What judges a model by windows."""
+    """Judges a model by windows."""
     clients: int = 1
     """Answers that are timed at once."""
     answer_tokens: int = 0

@@ -425,7 +425,7 @@ class FormMaker:
 
     name: str
     told: str
-    """What it is."""
+    """Description of the form, in a clause."""
     precision: str
     """Its scheme, in the words of targets."""
     file: Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, threads_option
+from edgeopt.measurement.common_options import MODEL, output_tokens_option, prompt_tokens_option, threads_option
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS
-from edgeopt.optimization.options import LABELS, LENGTH, MODEL
+from edgeopt.optimization.options import DEMANDS, LENGTH, SAMPLES
 from edgeopt.recipes.default_limits import MAX_RISE
 from edgeopt.recipes.texts.answer_defaults import MOST_SLOTS
 from edgeopt.system.declared.options import FileUse, Syntax, option
@@ -27,17 +27,17 @@ class LanguageOptions:
     max_drop: float | None = option(
         None,
         "For a language model: the share by which its perplexity may rise.",
-        group=LABELS,
+        group=DEMANDS,
         syntax=Syntax.NUMBER,
         least=0,
         most=1,
-        shown=f"language models {MAX_RISE:g}",
+        shown=f"for a language model {MAX_RISE:g}",
     )
     """Share by which the perplexity may rise; None: `MAX_RISE`."""
     eval: str = option(
         "",
         "For a language model: a text; for an encoder with a decoder: sounds or texts.",
-        group=LABELS,
+        group=SAMPLES,
         metavar="LABELS",
         file_use=FileUse.READ,
         shown="the recipe's own",
@@ -46,7 +46,7 @@ class LanguageOptions:
     calib: str = option(
         "",
         "For a language model: a text.",
-        group=LABELS,
+        group=SAMPLES,
         metavar="TEXT",
         file_use=FileUse.READ,
         shown="the recipe's own",
@@ -54,29 +54,29 @@ class LanguageOptions:
     """File of text that calibrates roundings; empty: see `read_texts`."""
     pictures: str = option(
         "",
-        "Folder of pictures that calibrate and judge an INT8 encoder, for a language model that sees.",
-        group=LABELS,
+        "For a language model that sees: folder of pictures that calibrate and judge its encoder in INT8.",
+        group=SAMPLES,
         metavar="FOLDER",
         file_use=FileUse.READ,
         shown="the encoder stays in float",
     )
     """Folder of pictures for the encoder of a model that sees; empty: its encoder stays as it is."""
-    threads: int = threads_option(MODEL, f"language models {DEFAULT_THREADS}")
+    threads: int = threads_option(MODEL, f"for a language model {DEFAULT_THREADS}")
     seconds: float = 20.0
-    """For the long rounds of the contest."""
+    """Time for the long rounds of the contest."""
     budget: AnswerBudget | None = option(
         None,
         "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
-        group=LABELS,
+        group=DEMANDS,
         syntax=Syntax.ANSWER_BUDGET,
         shown="none for a language model",
     )
     """Limits that the chosen form is to keep; None: no gate."""
     memory_bytes: int | None = option(
         None,
-        "Memory that the weights and the cache of one answer may take, such as 300MiB; for language models.",
+        "For a language model: memory that its weights and the cache of one answer may take, such as 300MiB.",
         "--memory",
-        group=LABELS,
+        group=DEMANDS,
         syntax=Syntax.BYTES,
         shown="no limit",
     )
@@ -84,7 +84,7 @@ class LanguageOptions:
     clients: int = option(
         1,
         "For a language model: answers that are written at once, as by edgeopt serve --slots.",
-        group=LABELS,
+        group=DEMANDS,
         syntax=Syntax.WHOLE,
         least=1,
         most=MOST_SLOTS,
@@ -93,7 +93,7 @@ class LanguageOptions:
     processes: int = LEAST_PROCESSES
     """Fresh ones that prove the choice; 2 or more."""
     resume: bool = option(
-        False, "Keep the finished candidates of an interrupted run.", group=LENGTH, syntax=Syntax.FLAG
+        False, "Take up an interrupted run: its finished candidates are kept.", group=LENGTH, syntax=Syntax.FLAG
     )
     """Take up the forms that an interrupted run made."""
     time_limit_s: float | None = option(

@@ -31,15 +31,16 @@ class LanguageForm:
     size_bytes: int
     perplexity: float
     rise: Rise | None = None
-    """Against the original; None of the original itself."""
+    """Rise of the perplexity against the original; None of the original itself."""
     agreement: float = 1.0
     """Share of tokens behind which it would choose as the original does."""
     times_ms: Mapping[str, float] = field(default_factory=dict)
     """Medians of the whole answer, TTFT and TPOT."""
     speed: Mapping[str, Ratio] = field(default_factory=dict)
-    """Against the original: over fresh processes of the chosen one, in turns in one process of the others."""
+    """Ratio to the original's times, by part: of the chosen form over fresh processes, of the others in turns in one
+    process."""
     unfit: str = ""
-    """What it loses too much; empty: it does not."""
+    """The loss that is too high, in a clause; empty: it is fit."""
     precision: str = BASELINE
     """Its scheme, in the words of targets."""
     out: str = ""
@@ -97,15 +98,15 @@ class LanguageReport(Report[LanguageForm]):
     told_lengths: str = ""
     """Lengths of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
     told_judge: str = ""
-    """What judged, where that is no text."""
+    """Name of the judge, where that is no text; empty: `text` judges."""
     left_windows: int = 0
     """Further windows of the text, for which a time limit left no time."""
     asks: str = "--prompt TEXT"
-    """What `edgeopt run` is given."""
+    """Arguments with which `edgeopt run` asks the bundle."""
     image_encoder: str = ""
     """How many times as fast the INT8 encoder of pictures in the bundle is; empty: there is none."""
     judged: AnswerVerdict | None = None
-    """What answers of the chosen form prove about the budget; None: none was asked for."""
+    """Verdict of the chosen form's answers on the budget; None: no budget was set."""
 
     @property
     def is_gate(self) -> bool:

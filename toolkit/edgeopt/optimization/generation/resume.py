@@ -29,7 +29,7 @@ class Left:
 
     folder: Path
     run: str
-    """What makes the run this run: model, target, text, packages."""
+    """Hash of models, target, text and packages: a form is taken up only by a run with the same hash."""
     resumes: bool
     """Whether finished forms are taken up."""
     graphs: tuple[str, ...] = (MODEL,)
@@ -37,7 +37,7 @@ class Left:
     described: Mapping[str, Any] = field(default_factory=dict)
     """Description of the run, which machines compare."""
     handover: Handover | None = None
-    """What another machine left that made the forms; None: this one makes them."""
+    """Account of another machine that made the forms; None: this machine makes them."""
 
     @property
     def is_complete(self) -> bool:

@@ -32,7 +32,7 @@ class TimeShare(Enum):
     """The words in the answers of a model that hears are compared with transcripts by then."""
     PROVEN = 0.97
     BUDGET = 1.05
-    """What is left of a tenth more is for the bundle."""
+    """The budget is decided. A run may take a tenth more than the limit, and the rest of that is for the bundle."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class TimeShares:
     began_s: float = field(default_factory=monotonic)
     notes: list[Note] = field(default_factory=list)
     was_cut: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C ended it."""
     is_late: bool = False
     """Whether a part was not finished in its share."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,11 +23,13 @@ from edgeopt.optimization.choice.accuracy_proof import agreement_of_each
 from edgeopt.optimization.folder.workspace import FilesBeside
 from edgeopt.optimization.one_step.limits import MINUTES
 from edgeopt.optimization.report.training_charts import loss_curve
+from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Ears
 from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames, open_frames
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines
 from edgeopt.report.figures import Figure
+from edgeopt.report.result import Result, fields_as_json
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps._context import Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
@@ -36,6 +38,7 @@ from edgeopt.steps.finetune.starts import best_start, integer_forms, written_pla
 from edgeopt.steps.quantize.calibration import CALIBRATION_PICTURES
 from edgeopt.system.declared.optional import require_torch
 from edgeopt.system.disk.files import require_writable
+from edgeopt.system.machine.environment import Environment, read_environment
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import format_score, plural
 from edgeopt.tasks import Task, make_task
@@ -50,15 +53,18 @@ class FigureChange:
     before: float
     after: float
     by: Drop
-    """What it changed by, for the better where above zero, with its 95 % interval over pictures."""
+    """The change, above zero where the student got better, with its 95 % interval over pictures."""
 
     def __str__(self) -> str:
         return f"{format_score(self.before)} to {format_score(self.after)}, better by {self.by}"
 
 
 @dataclass(frozen=True, slots=True)
-class FinetuneResult:
+class FinetuneResult(Result):
     """The result of a training."""
+
+    command: ClassVar[str] = "finetune"
+    kind: ClassVar[str] = ModelReport.kind
 
     model: str
     teacher: str
@@ -68,7 +74,7 @@ class FinetuneResult:
     """None: training gained nothing, and nothing was written."""
     reason: str
     loss: FigureChange
-    """On held-out pictures, against the teacher."""
+    """Loss on held-out pictures, against the teacher."""
     agreement: FigureChange
     """Mean over the same pictures, 0 to 1, by ONNX Runtime."""
     learned: int
@@ -84,22 +90,24 @@ class FinetuneResult:
     labelled: FigureChange | None = None
     """The metric; labels decide nothing here."""
     pictures: int = 0
-    """On which the metric was computed."""
+    """Number of pictures on which the metric was computed."""
     notes: tuple[Note, ...] = ()
     given: str = ""
     """The model as it was asked for: a path, which `compare` takes too."""
+    environment: Environment | None = None
+    """The machine that trained, and its software."""
 
     @property
     def exit_code(self) -> int:
         """0 if a model was written, 2 if training gained nothing."""
         return EXIT_PASS if self.file else EXIT_MISSED
 
-    def as_json(self) -> Mapping[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        values = asdict(self)
+        values = fields_as_json(self)
         curve = [{**asdict(check), "learned": check.learned if check.step else None} for check in self.curve]
         result = {"data": str(self.data), "file": str(self.file) if self.file else None, "curve": curve}
-        return {**values, **result, "exit_code": self.exit_code}
+        return {**values, **result}
 
 
 _TARGET = "cpu"
@@ -204,6 +212,7 @@ def finetune(
         pictures=scored[0].accuracy.n if scored else 0,
         notes=tuple(dict.fromkeys((*begun, *given.choice.notes, *frames.notes, *done.notes))),
         given=str(model),
+        environment=read_environment(),
     )
 
 
@@ -280,10 +289,9 @@ def summarize(result: FinetuneResult) -> Document:
     warnings = tuple(note for note in result.notes if note.kind in (NoteKind.WARNING, NoteKind.SKIPPED))
     others = tuple(note for note in result.notes if note not in warnings)
     return Document(
-        command="finetune",
+        result,
         subject=result.model,
         title=f"{result.model} taught by {result.teacher}",
-        data=dict(result.as_json()),
         sections=(
             Section("How it was judged", values=_figures(result), is_detail=result.file is not None),
             Section("Loss on held-out pictures", figures=(_curve(result),), is_detail=True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, NoteKind, UnsupportedError
 from edgeopt.graph.groups import require_prunable
@@ -22,18 +22,23 @@ from edgeopt.optimization.report.summary import summarize as summarize_run
 from edgeopt.optimization.report.verdict import kept
 from edgeopt.optimization.result import ModelReport
 from edgeopt.report.document import CommandOutcome, Document, Value, VerdictLines
+from edgeopt.report.result import Result
 from edgeopt.steps._context import Listener
 from edgeopt.steps._pruning import parse_pruning
 from edgeopt.system.declared.signatures import with_options_of
 from edgeopt.system.disk.files import require_writable, write_beside
+from edgeopt.system.machine.environment import Environment
 from edgeopt.system.text import format_bytes, format_score, plural
 
 _STEPS = ("simplify", "fuse", PRUNE)
 
 
 @dataclass(frozen=True, slots=True)
-class PruneResult:
+class PruneResult(Result):
     """The pruned model, and where the rest lies."""
+
+    command: ClassVar[str] = "prune"
+    kind: ClassVar[str] = ModelReport.kind
 
     report: ModelReport
     """Report of the run: all points, measured."""
@@ -53,10 +58,15 @@ class PruneResult:
         """0 if a pruned model was chosen; 2 if none pays, also where one was written because it was asked for."""
         return EXIT_PASS if self.is_chosen else EXIT_MISSED
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+    @property
+    def environment(self) -> Environment:
+        """The machine that measured, and its software."""
+        return self.report.environment
+
+    def own_figures(self) -> dict[str, Any]:
+        """Return plain values; the report of the run has a head of its own."""
         written, file = self.written.name if self.written else None, str(self.file) if self.file else None
-        return {"written": written, "file": file, "exit_code": self.exit_code, "report": self.report.as_json()}
+        return {"written": written, "file": file, "report": self.report.as_json()}
 
 
 @with_options_of(Options)
@@ -119,10 +129,9 @@ def summarize(result: PruneResult) -> Document:
     """Return what a reader sees: the points, why, and what was written."""
     whole = summarize_run(result.report)
     return Document(
-        command="prune",
+        result,
         subject=result.report.model,
         title=f"{result.report.model} pruned for {result.report.target}",
-        data=result.as_json(),
         sections=whole.sections,
         verdict=_verdict(result),
         key_figures=whole.key_figures,

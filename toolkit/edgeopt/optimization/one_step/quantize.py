@@ -41,6 +41,7 @@ from edgeopt.steps.quantize.search.decisions_file import DECISIONS
 from edgeopt.steps.quantize.step import Searched, make_again, open_search
 from edgeopt.system.declared.target import find_target, target_names
 from edgeopt.system.disk.files import require_writable
+from edgeopt.system.machine.environment import read_environment
 from edgeopt.system.text import format_drop, format_score
 
 _STEPS = ("simplify", "fuse", "quantize")
@@ -172,6 +173,7 @@ def quantize(
             tensors=tuple(tensor_rows(searched.found)),
             untimed=choice.untimed,
             given=str(model),
+            environment=read_environment(),
         )
 
 
@@ -239,10 +241,9 @@ def summarize(result: QuantizeResult) -> Document:
     }
     chosen = result.tried.index(result.chosen) if result.chosen else None
     return Document(
-        command="quantize",
+        result,
         subject=result.model,
         title=f"{result.model} in INT8 for {result.target}",
-        data=result.as_json(),
         sections=(
             Section("Forms that were tried", make_table(result.tried, columns, chosen=chosen), is_detail=True),
             Section(notes=_notes(result, NoteKind.WARNING, NoteKind.SKIPPED)),

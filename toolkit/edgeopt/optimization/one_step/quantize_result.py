@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.judgement import Judgement
+from edgeopt.optimization.result import ModelReport
+from edgeopt.report.result import Result, fields_as_json
+from edgeopt.system.machine.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +22,19 @@ class Tried:
     speed_ratio: float | None
     """Time of the float model over its own, in turns; None where this machine is not the target."""
     agreement: float
-    """With the float model, without labels."""
+    """Agreement with the float model, without labels."""
     score: float | None = None
     """Metric on the labels; None where they were not asked."""
     judgement: Judgement | None = None
-    """What the labels prove of it; None where they were not opened for it."""
+    """Proof of its accuracy by the labels; None: the labels were not read for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeResult:
+class QuantizeResult(Result):
     """The result of the search for an INT8 form."""
+
+    command: ClassVar[str] = "quantize"
+    kind: ClassVar[str] = ModelReport.kind
 
     model: str
     target: str
@@ -45,17 +51,19 @@ class QuantizeResult:
     baseline: float | None = None
     """The metric of the model as given."""
     pictures: int = 0
-    """On which the metric was computed."""
+    """Number of pictures on which the metric was computed."""
     max_drop: float = 0.0
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Session options with which the file was measured, beyond those of the target."""
     tensors: tuple[Mapping[str, Any], ...] = ()
-    """What is known of each tensor, the worst first; see `tensor_rows`."""
+    """Figures of each tensor, the worst first; see `tensor_rows`."""
     untimed: str = ""
     """Why no form's speed is known: what differs between this machine and the target; empty: it was measured."""
     given: str = ""
     """The model as it was asked for: a path or a shipped name, which `compare` takes too."""
+    environment: Environment | None = None
+    """The machine that searched, and its software."""
 
     @property
     def exit_code(self) -> int:
@@ -65,6 +73,6 @@ class QuantizeResult:
         judged = self.chosen.judgement
         return EXIT_PASS if judged is None or judged.is_proven else EXIT_INCONCLUSIVE
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "file": str(self.file) if self.file else None, "exit_code": self.exit_code}
+        return {**fields_as_json(self), "file": str(self.file) if self.file else None}

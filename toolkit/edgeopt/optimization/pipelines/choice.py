@@ -20,9 +20,9 @@ class StageForm:
     stage: str
     name: str
     frame_ms: float
-    """What it takes of a frame: a run's time, as often as it runs."""
+    """Milliseconds in a frame: the time of a run, as often as the model runs."""
     loss: float
-    """What the whole loses with it alone in place: of the metric, or of the agreement; 0 or more."""
+    """Drop of the pipeline's metric, or of its agreement, with this form alone in place; 0 or more."""
 
 
 @dataclass(frozen=True, slots=True)

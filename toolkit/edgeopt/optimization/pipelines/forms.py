@@ -23,7 +23,7 @@ class ModelForms:
     threads: int
     """Threads of its sessions."""
     bundles: Mapping[str, Path]
-    """By the candidate's name, the original first."""
+    """Bundles by the candidate's name, the original first."""
     time_ratio: Mapping[str, float]
     """A run's time over the original's."""
 

@@ -50,7 +50,8 @@ class Judged:
     judgement: Judgement | None = None
     """None of the original."""
     of_each: tuple[float, ...] = ()
-    """By picture 1 where the answer is right, else 0; or how far it agrees. Empty where `scored` tells."""
+    """Judgement of each picture: 1 where the answer is right, else 0; or how far it agrees. Empty where `scored`
+    tells."""
 
     @property
     def loss(self) -> float:

@@ -41,7 +41,8 @@ class Original:
     runs: Mapping[str, NDArray[np.int64]]
     """(pictures,) how often each model ran."""
     tail_ratio: float
-    """What a slow frame takes over the mean one: by what the pictures hold, not by what disturbs the machine."""
+    """Time of a slow frame over the mean one: slow by the content of its pictures, not by a disturbance of the
+    machine."""
 
     @property
     def fixed_ms(self) -> float:

@@ -50,7 +50,7 @@ from edgeopt.system.text import format_score
 _ROUNDS = 3
 """Combinations that are measured as a whole, where the first misses the budget or loses more than expected."""
 _LEAST_PROVING_S = 5.0
-"""For the turns that end a run, however late it is."""
+"""Least seconds for the turns that end a run, however late it is."""
 
 
 @guarded()

@@ -9,7 +9,7 @@ from typing import ClassVar
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.pipelines.choice import Combination, StageForm
-from edgeopt.optimization.report.result import FramesReport, Report
+from edgeopt.optimization.report.result import FramesReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class JointReport(FramesReport):
     """Everything that one run found: candidates are whole pipelines, the second is chosen together, if there is one."""
 
     kind: ClassVar[str] = "pipeline"
-    derived: ClassVar[tuple[str, ...]] = (*Report.derived, "chosen_forms")
+    derived: ClassVar[tuple[str, ...]] = ("chosen_forms",)
 
     code: str
     """Where the app's functions lie, as the user wrote it; empty: there are none."""
@@ -26,16 +26,16 @@ class JointReport(FramesReport):
     forms: tuple[tuple[StageForm, ...], ...]
     """Forms of each model, the original first."""
     fixed_ms: float
-    """What a frame takes outside the models."""
+    """Milliseconds of a frame outside the models."""
     tail_ratio: float
     front: tuple[Combination, ...]
     """Worth looking at, what loses least first."""
     measured: Combination | None
     """The combination that was measured as a whole; None: the original is it."""
     before: tuple[StageCost, ...]
-    """What each stage took with the models as they came."""
+    """Times of each stage with the models as they came."""
     after: tuple[StageCost, ...]
-    """What each stage takes now."""
+    """Times of each stage with the chosen forms."""
     mend: str
     """Which stage is to be mended first for more speed, and what would be left."""
     reports: Mapping[str, str]

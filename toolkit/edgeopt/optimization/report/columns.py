@@ -36,10 +36,9 @@ def make_document(
         judgements: What was judged.
     """
     return Document(
-        command="optimize",
+        report,
         subject=report.model,
         title=title or f"{report.model} on {report.target}",
-        data=report.as_json(),
         sections=tuple(
             each for each in sections if each.table or each.values or each.notes or each.text or each.figures
         ),

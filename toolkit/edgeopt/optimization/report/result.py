@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,19 @@ from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.resources.trust import TrustLevel, undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.optimization.candidate import Candidate, Latency
+from edgeopt.report.result import HEAD, SCHEMA, Result, fields_as_json
 from edgeopt.system.machine.environment import Environment, Fact, Use
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 from edgeopt.tasks import Accuracy
 
-SCHEMA = 4
 RESULT = "report.json"
 NOT_THE_TARGET = "this machine is not the target"
 """Begins the reason why nothing was timed on this machine."""
+_WITHOUT_HEAD = 4
+"""Schema of reports of older versions, of any kind, with the same fields as today but no head before them."""
 _OLDER = (("frames", 3), ("generation", 1), ("pipeline", 1))
-"""Kinds and schemas of reports of older versions that are read."""
+"""Kinds and schemas of reports of still older versions that are read."""
 _RENAMED = {
     "generation": {"forms": "candidates", "max_rise": "max_drop", "calibration": "calibrated_on"},
     "pipeline": {"pipeline": "model", "may_lose": "max_drop"},
@@ -57,12 +59,13 @@ R = TypeVar("R", bound="Report[Any]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(ABC, Generic[C]):
+class Report(Result, Generic[C]):
     """One run of `optimize`; a kind of workload adds its own facts in a dataclass below this one."""
 
+    command: ClassVar[str] = "optimize"
     kind: ClassVar[str]
     """Name of the kind of workload."""
-    derived: ClassVar[tuple[str, ...]] = ("verdict", "exit_code")
+    derived: ClassVar[tuple[str, ...]] = ()
     """Names of properties that the file tells too; they are not read back."""
 
     model: str
@@ -154,12 +157,16 @@ class Report(ABC, Generic[C]):
         """The figure that a stored report of this kind lacks, though each field is there; empty: none."""
         return ""
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def verdict_word(self) -> str:
+        """The verdict, as the head tells it."""
+        return self.verdict
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         derived = {name: getattr(self, name) for name in self.derived}
         bundle = None if self.bundle is None else str(self.bundle)
-        about = {"schema": SCHEMA, "kind": self.kind}
-        return {**about, **dataclasses.asdict(self), **derived, "folder": str(self.folder), "bundle": bundle}
+        return {**fields_as_json(self), **derived, "folder": str(self.folder), "bundle": bundle}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +260,9 @@ def read_values(folder: Path) -> dict[str, Any]:
     """
     path, page = folder / RESULT, folder / "report.html"
     remedy = f"open {page}, or run edgeopt optimize again" if page.is_file() else _REMEDY
-    values = read_object(path, schema=(SCHEMA, *{schema for _, schema in _OLDER}), remedy=remedy)
+    values = read_object(path, schema=(SCHEMA, _WITHOUT_HEAD, *{schema for _, schema in _OLDER}), remedy=remedy)
     kind, schema = values.setdefault("kind", "frames"), values["schema"]
-    if schema == SCHEMA:
+    if schema in (SCHEMA, _WITHOUT_HEAD):
         return values
     if (kind, schema) not in _OLDER:
         raise InvalidFileError(f"{path} is of another version of edgeopt", remedy=remedy)
@@ -300,11 +307,14 @@ def report_of(folder: Path, values: Mapping[str, Any], kind: type[R]) -> R:
     if values.get("kind") != kind.kind:
         text = f"{folder / RESULT} is a report of the kind {short(values.get('kind'))}, not {kind.kind!r}"
         raise InvalidFileError(text, remedy=f"{_REMEDY} for another workload")
-    derived = ("schema", "kind", "folder", "bundle", *kind.derived)
+    derived = (*HEAD, "folder", "bundle", *kind.derived)
     stored = {key: value for key, value in values.items() if key not in derived}
     bundle = folder / "bundle" if values.get("bundle") is not None else None
     try:
-        report = parse_table(kind, stored, where, {"folder": folder, "bundle": bundle})
+        environment = Environment.from_json(values.get("environment") or {})
+        report = parse_table(kind, stored, where, {"folder": folder, "bundle": bundle, "environment": environment})
+    except ValueError as error:
+        raise InvalidFileError(f"{where}: {error}", remedy=_REMEDY) from error
     except InvalidFileError as error:
         raise InvalidFileError(error.problem, remedy=_REMEDY) from error
     if report.missing:

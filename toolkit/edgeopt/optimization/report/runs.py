@@ -18,7 +18,6 @@ from edgeopt.optimization.report.result import is_report
 from edgeopt.system.machine.environment import Environment, Use
 from edgeopt.tasks import Accuracy
 
-SCHEMA = 1
 _UNTOLD = ("cpu.flags", "inputs", "session.placement", "model.inputs", "model.outputs")
 """Facts that fill pages, or that others say shorter."""
 
@@ -43,9 +42,9 @@ class EarlierRun:
     trust: str
     """Empty: nothing was recorded about that."""
     whole: str = FRAME
-    """What was timed: a frame, an answer."""
+    """Unit that was timed: `frame` or `answer`."""
     verdict: str = ""
-    """What is proven of its limits; empty: there were none."""
+    """Verdict on its limits; empty: there were none."""
     latency: Latency | None = None
     """None: not measured."""
     samples: Samples | None = None
@@ -55,7 +54,7 @@ class EarlierRun:
     accuracy: Accuracy | None = None
     drop: float | None = None
     speed: str = ""
-    """Against the run's own original, with its interval."""
+    """Speed against the run's own original, with its interval."""
     size_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:

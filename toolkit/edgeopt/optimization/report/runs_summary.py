@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, ms
 from edgeopt.measurement.samples import FRAME
-from edgeopt.optimization.report.runs import SCHEMA, EarlierRun, differences
+from edgeopt.optimization.report.runs import EarlierRun, differences
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Emphasis, Estimate, Facts, Figure, Limit, Points
+from edgeopt.report.result import PlainResult
 from edgeopt.system.text import format_budget, format_bytes, format_drop, plural
 
 
@@ -16,10 +17,9 @@ def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
     """Return what a reader sees: one row a run, then where the times go, then what differs between the machines."""
     labels = ", ".join(run.label for run in runs)
     return Document(
-        command="report",
+        PlainResult(command="report", figures={"runs": [run.as_json() for run in runs]}),
         subject=labels,
         title=f"{plural(len(runs), 'run')}: {labels}",
-        data={"schema": SCHEMA, "runs": [run.as_json() for run in runs]},
         sections=(
             Section(table=_table(runs), figures=_overview(runs)),
             Section("Where the time goes", figures=_times(runs), is_detail=True),

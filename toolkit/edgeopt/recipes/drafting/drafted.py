@@ -30,7 +30,8 @@ class Facts:
     first_ops: tuple[str, ...] = ()
     """Ops that read its input."""
     answers: tuple[NDArray[Any], ...] = ()
-    """What its only output gave for a few made-up pictures, where it is a row or a table of numbers; empty: not run."""
+    """Outputs for a few made-up pictures, of a model whose only output is a row or a table of numbers; empty: it was
+    not run."""
     sound_rate_hz: int = 0
     """Sound rate of the example that was given, where it is a sound; 0: none was."""
 

@@ -70,7 +70,7 @@ COMPANIONS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
-"""What optimum reads beside an ONNX file."""
+"""Files that optimum reads beside an ONNX file."""
 PICTURE = "pixel_values"
 """Name of the input that takes pictures."""
 _TOKENS = 128

@@ -55,7 +55,7 @@ class RecipeQuestion:
     options: Mapping[str, Any]
     """Likely answers in words, and what each means; the first is taken where nobody knows."""
     typed: str = ""
-    """What else may be typed, and how; empty: nothing."""
+    """Form of a further answer that may be typed; empty: the options are all."""
     read: Callable[[str], Any] | None = None
     """Reads what was typed; raises EdgeoptError."""
 

@@ -58,7 +58,7 @@ class RowKind:
     are_classes: bool
     is_sure: bool
     why: str
-    """In a clause."""
+    """Reason, in a clause."""
 
 
 def row_kind(output: TensorSpec, answers: Sequence[NDArray[Any]], *, has_names: bool) -> RowKind:

@@ -230,7 +230,7 @@ _CONVENTIONS = {
     Features.LIBROSA_MFCC: "librosa.feature.mfcc",
 }
 _FRAMES_MS = ((25, 10), (32, 16), (32, 8), (64, 32))
-"""Under the window function, and from frame to frame."""
+"""Milliseconds under the window function, and from frame to frame."""
 
 
 def about_rate(likely: int) -> RecipeQuestion:

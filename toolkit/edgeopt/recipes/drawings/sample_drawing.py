@@ -42,7 +42,7 @@ class Mark:
     start: int
     """Characters from the beginning of the text."""
     end: int
-    """Behind its last character."""
+    """Place behind its last character."""
     kind: str
 
 

@@ -52,13 +52,15 @@ class Head:
     write: Callable[[HeadRows, Outputs], FoundBoxes] | None = None
     """`decode` as ONNX ops; None: standard ONNX cannot say it."""
     learned: Callable[[Postprocess, Outputs, Size], tuple[LearnedHead, ...]] | None = None
-    """What a student learns; empty: shapes do not say. None: the order of rows says nothing, and all counts alike."""
+    """Returns the numbers that a student learns; empty: the shapes do not say. None: the order of rows has no meaning,
+    and all numbers count alike."""
     count_classes: Callable[[Sequence[Shape]], int | None] = lambda shapes: None
     """None: the shapes do not say."""
     points: Callable[[Sequence[Array], Postprocess, Size, float], Array | None] | None = None
     """As `decode`: (n, points, 2) of the same boxes; None where no output holds them."""
     usual: Usual | None = None
-    """What its exporter writes, where values may show that another wrote otherwise."""
+    """Units that its exporter writes, where values may show that another exporter wrote others; None: values show
+    nothing."""
     is_suppressed: bool = False
     """Whether nothing is left to suppress."""
     has_whole_numbers: bool = False

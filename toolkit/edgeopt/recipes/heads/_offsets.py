@@ -40,7 +40,7 @@ from edgeopt.recipes.outputs.learned import LearnedHead, columns_of, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 
 _VARIANCES = (0.1, 0.2)
-"""What an offset of a centre and of a size is multiplied by; TensorFlow divides by 10 and 5."""
+"""Factors of an offset of a centre and of an offset of a size; TensorFlow divides by 10 and 5."""
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from edgeopt.recipes.outputs.learned import Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
 
 _LEAST_SIDE = 3.0
-"""In pixels of the map; a region whose rectangle is thinner is none."""
+"""Least side of a region's rectangle in pixels of the map; a thinner one is no region."""
 _MOST_REGIONS = 1000
 
 

@@ -94,19 +94,19 @@ class Audio:
     samples: Samples = 0
     """Samples of one window; 0: as many as the model's input has."""
     hop: Samples = 0
-    """From the beginning of one window to that of the next; 0: a sound is one window, cut or padded."""
+    """Samples from the beginning of one window to that of the next; 0: a sound is one window, cut or padded."""
     context: Samples = 0
-    """Before the window, which the model hears again in front of it; zeros at the beginning of a sound."""
+    """Samples before the window that the model hears again in front of it; zeros at the beginning of a sound."""
     pad: Pad = Pad.END
     scale: Annotated[float, Within(1e-9, 1e9)] = 1.0
-    """What samples within -1 and 1 are multiplied by: 32768 for a model of 16-bit numbers."""
+    """Factor of samples, which lie within -1 and 1: 32768 for a model of 16-bit numbers."""
     normalise: bool = False
     """Whether the samples of a window are brought to mean 0 and deviation 1 before their features are taken."""
     fft: Annotated[int, Within(0, 2**16)] = 0
     frame: Samples = 0
-    """Under the window function."""
+    """Samples under the window function."""
     step: Samples = 0
-    """From frame to frame."""
+    """Samples from frame to frame."""
     window: Window = Window.USUAL
     edges: Edges = Edges.USUAL
     bands: Annotated[int, Within(0, 512)] = 0

@@ -32,7 +32,7 @@ _DYNAMIC_DB, _WHISPER_RANGE = 80.0, 8.0
 _EACH_FLOOR, _LEAST_VARIANCE = 1e-5, 1e-7
 """Added to a deviation that features are divided by, and to a variance of samples: silence stays silent."""
 _PADDED = {Edges.REFLECT: "reflect", Edges.ZEROS: "constant", Edges.INSIDE: ""}
-"""By the name of `numpy.pad`; empty: nothing is added."""
+"""Edges -> the mode of `numpy.pad`; empty: nothing is added."""
 
 
 @dataclass(frozen=True, slots=True)

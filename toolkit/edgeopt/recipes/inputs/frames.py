@@ -75,7 +75,8 @@ class Frames:
     carried: Callable[[int], Tensors] | None = None
     """States that the model itself leaves before the i-th frame, where `read` gives none."""
     kind: str = "picture"
-    """What one is called: `picture`, `sample` of tensors, or the file in `sources/` that reads it, such as `text`."""
+    """Name of a frame's kind: `picture`, `sample` of tensors, or the file in `sources/` that reads it, such as
+    `text`."""
 
     def __len__(self) -> int:
         return len(self.names)

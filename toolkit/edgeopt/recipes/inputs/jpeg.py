@@ -18,7 +18,7 @@ JPEG = b"\xff\xd8"
 _REDUCTIONS = (8, 4, 2)
 """Divisors of the sides, the largest first."""
 _MOST_SEGMENTS = 1000
-"""Before the size."""
+"""Most segments before the size."""
 _NO_SIZE = frozenset((0x01, *range(0xD0, 0xDA)))
 """Markers without a length."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -18,7 +18,7 @@ from edgeopt.system.machine.memory import SMALLER_SAMPLES, require_bytes
 from edgeopt.system.text import plural
 
 _SHAPES = 40
-"""On a made-up picture."""
+"""Shapes on a made-up picture."""
 _MOST_BYTES = 1 << 30
 """Most bytes of made-up samples that are held at the same time."""
 

@@ -71,8 +71,8 @@ class Decode(StrEnum):
 
     FULL = "full"
     REDUCED = "reduced"
-    """At half, a quarter or an eighth of its size, the smallest that `resize` need not enlarge: libjpeg computes fewer
-    pixels. Other files, and frames that come as arrays, stay whole."""
+    """A JPEG is decoded at half, a quarter or an eighth of its size, the smallest that `resize` need not enlarge:
+    libjpeg computes fewer pixels. Other files, and frames that come as arrays, stay whole."""
 
 
 class Anchor(StrEnum):

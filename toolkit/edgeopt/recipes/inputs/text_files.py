@@ -29,10 +29,10 @@ class TextRow:
     """One text of a file."""
 
     line: int
-    """On which it ends, from 1."""
+    """Line on which it ends, from 1."""
     text: str
     values: Mapping[str, str] = field(default_factory=dict)
-    """What else its row holds, by column in lower case."""
+    """Values of its row's other columns, by column in lower case."""
 
 
 def read_rows(path: Path) -> list[TextRow]:

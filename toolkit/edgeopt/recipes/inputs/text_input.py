@@ -49,7 +49,7 @@ class TextLength:
     """The length of a text as a model reads it."""
 
     tokens: int
-    """With those that begin and end it."""
+    """Number of its tokens, with those that begin and end it."""
     is_cut: bool
     """Whether the text has more than the model takes."""
 

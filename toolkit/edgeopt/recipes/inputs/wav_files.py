@@ -22,7 +22,7 @@ _MOST_BYTES = 1 << 30
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _RATES = (1000, 768_000)
 _UNKNOWN_BYTES = 0x7FFF0000
-"""From here on a size tells that the writer did not know it: a stream, or a recorder that was cut off."""
+"""Size from which on the writer did not know it: a stream, or a recorder that was cut off."""
 _REMEDY = "write a WAV of 8, 16, 24 or 32 bits or of floats, for example with ffmpeg -i IN OUT.wav"
 
 

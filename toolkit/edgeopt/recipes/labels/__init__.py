@@ -36,7 +36,7 @@ class Labels:
     """Names of the pictures as the label file writes them."""
     source: Path = Path()
     notes: tuple[Note, ...] = field(default=(), kw_only=True)
-    """What of the file is left out, or read otherwise than it stands there."""
+    """Entries of the file that are left out, or read otherwise than they stand there."""
 
     @property
     def paths(self) -> tuple[Path, ...]:

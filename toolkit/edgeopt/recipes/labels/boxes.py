@@ -22,7 +22,7 @@ _MOST_BYTES = 1 << 30
 _MOST_NAME_BYTES = 255
 """Most name bytes of a category's name, which reports print."""
 _ROBOFLOW = "_annotations.coco.json"
-"""Among the pictures of a split."""
+"""File of labels among the pictures of a split."""
 _NAMED = 5
 """Categories in a warning."""
 _MOST_WRONG = 0.5

@@ -42,7 +42,7 @@ class IntervalLabels(Labels):
 
     intervals: tuple[tuple[Interval, ...], ...] = ()
     parts: tuple[FramePart, ...] = ()
-    """What each window is of; empty: sounds as a whole."""
+    """Stretch of a sound that each window is; empty: sounds are taken as a whole."""
     lacks_suffix: bool = False
     """Whether names are stems, as in RTTM."""
 

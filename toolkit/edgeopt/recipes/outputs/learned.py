@@ -16,7 +16,7 @@ from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 BOX = 4
 _A_PIXEL = 0.1
-"""What a difference of a pixel counts; one of a cell, 8 to 32 pixels, 1."""
+"""Weight of a difference of a pixel; a difference of a cell, which is 8 to 32 pixels, has weight 1."""
 
 
 class Scale(StrEnum):
@@ -38,7 +38,7 @@ class Columns:
 
     output: str
     axis: int = -1
-    """Along which the numbers of one place lie."""
+    """Axis along which the numbers of one place lie."""
     first: int = 0
     end: int | None = None
     """The first that is no more of them; negative: from the end; None: all."""
@@ -60,7 +60,7 @@ class LearnedHead:
     boxes: Columns | None = None
     """Numbers that say where; they count by the place's best score."""
     unit: float = 1.0
-    """What a difference of 1 of them counts."""
+    """Weight of a difference of 1 in a number of `boxes`."""
     bins: int = 1
     """Logits whose softmax gives, as the mean of 0, 1, ... bins - 1, each of the numbers."""
 

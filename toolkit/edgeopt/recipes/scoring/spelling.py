@@ -29,8 +29,10 @@ class Spelling:
 
 def spelling_of(found: Sequence[str], true: Sequence[str]) -> Spelling:
     """Return how far lines are from the true ones; spaces at their ends are none of a line's, as for jiwer."""
+    from rapidfuzz.distance import Levenshtein
+
     found, true = ([line.strip() for line in lines] for lines in (found, true))
-    errors = [edit_distance(a, b) for a, b in zip(found, true, strict=True)]
+    errors = [Levenshtein.distance(a, b) for a, b in zip(found, true, strict=True)]
     characters, whole_lines = Counter("".join(true)), Counter(true)
     most, whole = max(characters.values(), default=0), max(characters.total(), 1)
     lengths = np.array([len(name) for name in true], np.int64)
@@ -38,32 +40,15 @@ def spelling_of(found: Sequence[str], true: Sequence[str]) -> Spelling:
     return Spelling(np.array(errors, np.int64), lengths, most / whole, by_line)
 
 
-def edit_distance(found: str, true: str) -> int:
-    """Return how many characters must be inserted, deleted or replaced to make one text the other.
-
-    Source: Levenshtein 1966; as `editdistance.eval` and jiwer count it.
-    """
-    if found == true:
-        return 0
-    points = np.array([ord(name) for name in true], np.int64)
-    steps = np.arange(len(true) + 1)
-    row = steps
-    for i, word in enumerate(found, start=1):
-        replaced, deleted = row[:-1] + (points != ord(word)), row[1:] + 1
-        open_row = np.concatenate([[i], np.minimum(replaced, deleted)])
-        row = np.minimum.accumulate(open_row - steps) + steps  # insertions, from the left
-    return int(row[-1])
-
-
 def word_errors(found: str, true: str) -> tuple[int, int]:
     """Return how many words must be inserted, deleted or replaced to make a text the true one, and how many that has.
 
     Capitals and punctuation are none of a word's, as it is heard.
     """
-    numbers = dict[str, str]()
-    texts = ("".join(numbers.setdefault(word, chr(len(numbers))) for word in _words(text)) for text in (found, true))
-    first, second = texts
-    return edit_distance(first, second), len(second)
+    from rapidfuzz.distance import Levenshtein
+
+    heard, wanted = _words(found), _words(true)
+    return Levenshtein.distance(heard, wanted), len(wanted)
 
 
 def _words(text: str) -> list[str]:

@@ -17,4 +17,4 @@ class Stretches:
     is_true: NDArray[np.bool_]
     """(windows, stretches)."""
     threshold: float
-    """From which on a probability is a yes."""
+    """Probability from which on the answer is yes."""

@@ -33,7 +33,7 @@ class Alphabet:
     file: str = ""
     """Relative to the recipe: one character a line, as PaddleOCR's dictionaries; once it is read, empty."""
     characters: str = ""
-    """In the order of the scores, each by itself; or, where line ends are among them, one a line."""
+    """Characters in the order of the scores; where line ends are among them, one character a line."""
     blank: Blank = Blank.FIRST
 
     def __post_init__(self) -> None:

@@ -18,6 +18,8 @@ from edgeopt.system.toml import read_json
 
 _MOST_BYTES = 64 << 20
 _REMEDY = "copy tokenizer.json from where the model came from"
+_ASCII = range(ord(" "), ord("~") + 1)
+"""Bytes that every table has; others it may lack where the texts that it was made of never had them."""
 _KEPT_WORDS, _LONGEST_KEPT = 1 << 16, 64
 """Words whose tokens are remembered, and their most characters: a text from outside fills no memory."""
 _ENDINGS = r"'(?:[sdmt]|ll|ve|re)"
@@ -51,7 +53,7 @@ class BytePairs:
         texts = max((number for token, number in self._ids.items() if token not in added), default=-1) + 1
         self._ids |= added
         self._tokens = dict(zip(self._ids.values(), self._ids.keys(), strict=True))
-        missing = [letter for letter in _letters().values() if letter not in self._ids]
+        missing = [chr(byte) for byte in _ASCII if _letters()[byte] not in self._ids]
         if missing or min(self._tokens, default=-1) < 0:
             raise InvalidFileError(f"{source} lacks the bytes {missing[:5]}", remedy=_REMEDY)
         self.size = texts
@@ -90,6 +92,7 @@ class BytePairs:
         """Join neighbours, the pair that was learned first before all others, until none is left."""
         letters = _letters()
         parts = [letters[byte] for byte in word.encode("utf-8", "replace")]
+        parts = [part for part in parts if part in self._ids]  # a byte that the table lacks is dropped, as elsewhere
         while len(parts) > 1:
             ranks = [self._ranks.get(f"{a} {b}", len(self._ranks)) for a, b in pairwise(parts)]
             best = min(ranks)

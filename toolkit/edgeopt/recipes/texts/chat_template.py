@@ -22,11 +22,11 @@ from edgeopt.system.processes.guarded import Guarded, GuardError
 TEMPLATE_FILE: Final = "chat_template.jinja"
 SETTINGS_FILE: Final = "tokenizer_config.json"
 CHAT_FILES: Final = (TEMPLATE_FILE, SETTINGS_FILE)
-"""Beside a tokenizer, where it has them."""
+"""Files that may lie beside a tokenizer."""
 _REMEDY: Final = "copy it from where the model came from"
 _CHILD: Final = Guarded("edgeopt.recipes.texts.chat_rendering", "the chat template")
 _SECONDS: Final = 5.0
-"""For one conversation: a template takes a millisecond."""
+"""Seconds for one conversation: a template takes a millisecond."""
 _NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Function"}
 PLAIN_STOP: Final = "\nUser:"
 """Where an answer in the plain form is over: the model begins to write the user's part."""

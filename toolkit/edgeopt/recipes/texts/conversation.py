@@ -16,7 +16,7 @@ class ConversationError(ValueError):
     def __init__(self, problem: str, place: str) -> None:
         super().__init__(problem)
         self.place = place
-        """What of a request is wrong: `messages` or `tools`."""
+        """The wrong part of the request: `messages` or `tools`."""
 
 
 class ConversationReader:

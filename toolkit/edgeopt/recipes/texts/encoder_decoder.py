@@ -86,7 +86,7 @@ class EncoderDecoderFiles:
     """How a sound becomes features; None: it reads texts."""
     notes: tuple[Note, ...] = ()
     speech: SpeechSettings | None = None
-    """What the configurations say of answers to speech; None: it reads texts."""
+    """Settings of answers to speech, from the configurations; None: it reads texts."""
     beams: BeamOptions = field(default_factory=BeamOptions)
     """The search that the configuration asks for."""
 

@@ -26,7 +26,8 @@ _REMEDY = "copy tokenizer.json from where the model came from"
 _MOST_WRITTEN = 8
 """Characters that a normalizer may put in the place of one: a text then stays of bounded length."""
 _SECONDS, _BYTES_A_SECOND = 10.0, 50_000
-"""What a text may take in the child, and more for each byte: usual tokenizers read a megabyte a second."""
+"""Seconds that a text may take in the child, and bytes for which it gets a second more: usual tokenizers read a
+megabyte a second."""
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBERS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
@@ -86,6 +87,8 @@ class TokenizerFile:
         data = read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
         try:
             values = json.loads(data)
+            self.is_byte_level: bool = _has_bytes_as_letters(values)
+            """Whether each letter of a token stands for a byte, as GPT-2 has it."""
             self._child = None if _is_bounded(values) else Guarded("edgeopt.recipes.texts.tokenizing", "the tokenizer")
             if self._child is not None:  # what is asked for here needs the vocabulary alone
                 values |= {"pre_tokenizer": None, "normalizer": None, "decoder": None}
@@ -157,6 +160,23 @@ def no_panic() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise GuardError(f"the package tokenizers panics: {short(str(error))}") from error
+
+
+def _has_bytes_as_letters(values: Any) -> bool:
+    """Return whether a step of the file turns bytes into letters, or letters into bytes.
+
+    The vocabulary does not tell: SmolLM2's lacks the letters of bytes that its texts never had, and a vocabulary of
+    many languages may hold all 256 letters as what they are.
+    """
+    parts = [values.get("decoder"), values.get("pre_tokenizer")] if isinstance(values, dict) else []
+    while parts:
+        part = parts.pop()
+        if not isinstance(part, dict):
+            continue
+        if part.get("type") == "ByteLevel":
+            return True
+        parts += [*(part.get("decoders") or ()), *(part.get("pretokenizers") or ())]
+    return False
 
 
 def _is_bounded(values: Any) -> bool:

@@ -12,7 +12,7 @@ from edgeopt.recipes.texts.byte_pairs import bytes_of_letters, read_byte_pairs
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
-"""What stands for a space in the tokens of SentencePiece."""
+"""Character for a space in the tokens of SentencePiece."""
 
 
 class Tokens(Protocol):
@@ -68,7 +68,6 @@ class PackageTokens:
         self._silent = frozenset(self.special.values())
         vocabulary: Mapping[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.size = max((index for name, index in vocabulary.items() if name not in self.special), default=-1) + 1
-        self._has_letters = all(letter in vocabulary for letter in bytes_of_letters())
         self._plain = {number: value.content for number, value in added.items()}
 
     def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
@@ -87,7 +86,7 @@ class PackageTokens:
             return b""
         if token in self._plain:
             return str(self._plain[token]).encode()
-        if self._has_letters:
+        if self._file.is_byte_level:
             letters = bytes_of_letters()
             return bytes(letters[letter] for letter in name if letter in letters)
         byte = _BYTE.fullmatch(name)

@@ -27,7 +27,7 @@ class Paper:
     """Columns; 0: lines are as long as they are."""
     is_coloured: bool = False
     folder: Path | None = None
-    """In which the document's pictures lie; None: they are not to be had."""
+    """Folder of the document's pictures; None: they are not to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def write_page(document: Document, file: Path, pictures: Path | None) -> None:
 
 
 def _printable(value: Any) -> Any:
-    """Return a document, or a part of it, with all its texts made printable; the data for programs stays."""
+    """Return a document, or a part of it, with all its texts made printable; the result for programs stays."""
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):
@@ -96,5 +96,5 @@ def _printable(value: Any) -> Any:
         return type(value)(map(_printable, value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "data"}
+    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "result"}
     return replace(value, **{name: _printable(part) for name, part in parts.items()})

@@ -1,4 +1,4 @@
-"""JSON: the result itself as plain values, for other programs."""
+"""JSON: the result itself as plain values, for other programs; every one begins with the same head."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _MOST_WORDS = 60
 """The same where a column that the table itself calls less important may go."""
 _GAP = "  "
 _MARK = "* "
-"""Before the row that a reader looks for: colours say it too, where there are any."""
+"""Mark before the row that a reader looks for: colours say it too, where there are any."""
 _BOLD, _DIM, _GREEN, _RED, _YELLOW, _PLAIN = (f"\x1b[{code}m" for code in (1, 2, 32, 31, 33, 0))
 _TONES = {
     CommandOutcome.PASS: 42,

@@ -95,7 +95,7 @@ def draw_cells(figure: Cells) -> Markup:
 
 _HERE = Path(__file__).parent
 _OUTCOME = re.compile(r"\b(PASS|FAIL|INCONCLUSIVE|NOISY|INVALID|FASTER|SLOWER|EQUIVALENT|UNCONFIRMED|SKIPPED)\b")
-"""In cells and values; the outcome of the whole is told apart."""
+"""Outcomes in cells and values; the outcome of the whole is marked in another way."""
 _LONG = 90
 """Letters of a sentence from which it is set smaller."""
 _TONES = {

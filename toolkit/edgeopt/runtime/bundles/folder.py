@@ -21,7 +21,7 @@ from edgeopt.system.text import short
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """How a file of a bundle is called."""
 _OF_SYSTEMS = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", ".gitattributes"})
-"""What Finder, the Explorer and a hub's copy put into folders by themselves; nothing here reads them."""
+"""Files that Finder, the Explorer and a hub's copy put into folders by themselves; nothing here reads them."""
 _MOST_ENTRIES = 10_000
 MANIFEST = "manifest.json"
 PIPELINE = "pipeline.json"

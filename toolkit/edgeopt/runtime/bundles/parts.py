@@ -37,9 +37,9 @@ class Expected:
     """The figures measured when the bundle was made; None where nothing was."""
 
     accuracy: float | None = None
-    """In the metric of the bundle's `expected`."""
+    """Accuracy in the metric of the bundle's `expected`."""
     agreement: float | None = None
-    """With the original's answers."""
+    """Agreement with the original's answers."""
     frame_p50_ms: float | None = None
     frame_p99_ms: float | None = None
 
@@ -105,7 +105,7 @@ class Artefact:
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     noise_limits: Mapping[str, NoiseLimit] = field(default_factory=dict)
-    """By output, for its numbers on the stored inputs; an absent output is not compared."""
+    """Limits by output, for its numbers on the stored inputs; an absent output is not compared."""
     expected: Expected = Expected()
     weights: Weights | None = None
     """None: they are in the model's own file."""

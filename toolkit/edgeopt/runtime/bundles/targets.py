@@ -122,7 +122,7 @@ class TargetStanding:
     """Its place in the manifest."""
     fit: TargetFit
     reason: str
-    """In a clause."""
+    """Reason, in a clause."""
     frame_ms: float | None
     is_measured_here: bool = False
     """Whether a machine like this one measured it."""

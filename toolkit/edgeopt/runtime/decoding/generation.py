@@ -137,7 +137,7 @@ class AnswerOptions:
     ends: bool = True
     """Whether the model may end the answer; False for benchmarks, which want all tokens."""
     long: Long = Long.REFUSE
-    """What to do with a prompt that fills the context."""
+    """Treatment of a prompt that fills the context."""
     keep: int = 0
     """Number of first tokens of the prompt that are never cut, such as those of a stored prefix."""
     shifts: bool = False
@@ -207,7 +207,7 @@ class Account:
     """Tokens that went through the model, rejected guesses too."""
     tokenize_ns: int = 0
     encode_ns: int = 0
-    """In the encoder, where there is one; of pictures with cutting them."""
+    """Time in the encoder, where there is one; for pictures with cutting them."""
     heard_rows: int = 0
     """Rows of encoder output."""
     image_rows: int = 0
@@ -219,7 +219,7 @@ class Account:
     queue_ns: int = 0
     """Waited for a slot, where several texts share a cache."""
     prefill_ns: int = 0
-    """From its first run to the logits behind the prompt."""
+    """Time from its first run to the logits behind the prompt."""
     detokenize_ns: int = 0
     token_at_ns: tuple[int, ...] = ()
     """When each token was there."""
@@ -335,13 +335,14 @@ class Writing:
         Raises:
             EdgeoptError: If no token continues the answer in its form.
         """
-        if self._follower is not None:
-            logits = self._follower.allowed(logits, [*self.answer, *more])
+        limits = None if self._follower is None else self._follower.behind([*self.answer, *more])
+        if limits is not None and self._asked.logprobs is not None:  # shares of what may follow
+            logits, limits = np.where(limits.allowed(), logits, np.float32(-np.inf)), None
         answer = [*self.answer, *more] if self._asked.sampling.looks_at_answer else ()
         text = [*self.tokens, *more] if more else self.tokens
         if self.sees and self._asked.sampling.repetition_penalty != 1.0:  # which looks tokens up in the vocabulary
             text = [known_token(token) for token in text]
-        token = self._chooser.choose(logits, text, answer)
+        token = self._chooser.choose(logits, text, answer, limits)
         if self._asked.logprobs is not None:
             self._odds.append(odds_of(logits, token, self._asked.logprobs))
         return token

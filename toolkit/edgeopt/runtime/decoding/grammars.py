@@ -1,7 +1,8 @@
 """Answers that keep to a form: JSON by a schema, a regular expression, or a grammar.
 
 The package `llguidance` says which tokens may follow a text, in microseconds a token and without anything that it needs
-besides (`xgrammar`, the other one that is kept, needs torch and transformers).
+besides. `xgrammar`, the other one that is kept, imports torch and writes strings that are no JSON
+(`benchmarks/grammar_packages.py`).
 """
 
 from __future__ import annotations
@@ -191,21 +192,49 @@ class Follower:
         """
         self._matcher, self._vocabulary = matcher, vocabulary
         self._done = list[int]()
+        self._bits: bytes | None = None
+        """The mask behind `_done`; None: not computed."""
 
-    def allowed(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
-        """Return (vocabulary,) logits of what may follow an answer; all others are minus infinity.
+    def behind(self, answer: Sequence[int]) -> Follower:
+        """Go behind the last token of an answer, and return the follower, which tells what may come next there."""
+        self._go_to(answer)
+        return self
+
+    def accepts(self, token: int) -> bool:
+        """Return whether a token may come next.
+
+        One bit of the mask tells: all of them take as long to unpack and to lay over logits as the mask itself. Whether
+        the package would consume the token is another question: where the form forces the next bytes, the mask has the
+        usual token of them alone, and the package consumes any that they begin with.
 
         Raises:
-            EdgeoptError: If nothing may, as the form became too complex.
+            EdgeoptError: If none may, as the form became too complex.
         """
-        self._go_to(answer)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        may_follow = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
-        if self._matcher.is_error() or not may_follow.any():
-            why = self._matcher.get_error() or "no token of this model continues the answer"
-            raise EdgeoptError(f"the answer cannot go on in its form: {short(why)}", remedy="ask for a simpler form")
-        allowed: NDArray[np.float32] = np.where(may_follow, logits, np.float32(-np.inf))
-        return allowed
+        return bool(self._mask()[token >> 3] >> (token & 7) & 1)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return (vocabulary,) which tokens may come next, one or more.
+
+        Raises:
+            EdgeoptError: If none may, as the form became too complex.
+        """
+        bits = np.frombuffer(self._mask(), np.uint8)
+        may_follow = np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(np.bool_)
+        if not may_follow.any():
+            raise self._stuck()
+        return may_follow
+
+    def _mask(self) -> bytes:
+        """Return a bit for each token, which says whether it may come next; computed once at each place."""
+        if self._bits is None:
+            self._bits = self._matcher.compute_bitmask()
+            if self._matcher.is_error():
+                raise self._stuck()
+        return self._bits
+
+    def _stuck(self) -> EdgeoptError:
+        why = self._matcher.get_error() or "no token of this model continues the answer"
+        return EdgeoptError(f"the answer cannot go on in its form: {short(why)}", remedy="ask for a simpler form")
 
     def forced(self, answer: Sequence[int]) -> list[int]:
         """Return the tokens that follow an answer whatever the model says."""
@@ -221,11 +250,13 @@ class Follower:
     def _go_to(self, answer: Sequence[int]) -> None:
         """Consume what is new in an answer, after taking back what is not in it: guesses that were wrong."""
         done = self._done
-        if list(answer[: len(done)]) != done:
+        if answer[: len(done)] != done:
             pairs = enumerate(zip(done, answer, strict=False))
             shared = next((i for i, (a, b) in pairs if a != b), min(len(done), len(answer)))
             self._matcher.rollback(len(done) - shared)
+            self._bits = None
             del done[shared:]
         for token in answer[len(done) :]:
             self._matcher.consume_token(token)
+            self._bits = None
             done.append(token)

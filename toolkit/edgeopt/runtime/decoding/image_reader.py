@@ -36,10 +36,10 @@ class ReadPictures:
     """A prompt whose pictures are encoded."""
 
     tokens: list[int]
-    """With a token for each row of a picture."""
+    """Tokens, with a token for each row of a picture."""
     rows: int
     encode_ns: int
-    """For cutting and encoding the pictures."""
+    """Time of cutting and encoding the pictures."""
     encoded: int
     """Pictures that went through the encoder; the others were kept."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from edgeopt.runtime.decoding.image_reader import Image, ImageReader, ReadPictures
 
 _KEPT_PREFIXES = 4
-"""In memory."""
+"""Prefixes whose caches are kept in memory."""
 _KEPT_CACHES = 2
 """Number of kept caches of answers that are over: the next prompt that begins alike goes on where they stand."""
 _AHEAD_TOKENS = 32
@@ -57,7 +57,7 @@ class Origin:
     file: Path
     """File of the model itself."""
     size_bytes: int
-    """With weights in other files."""
+    """Bytes of the model, with weights in other files."""
     threads: int
     """Threads of the engine."""
     precision: str = ""

@@ -23,7 +23,7 @@ from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.files import write_beside
 
 _MOST_FILES = 16
-"""In a folder: the oldest goes."""
+"""Most files in a folder: the oldest goes."""
 _NAME = "prefix-{}.npz"
 
 
@@ -34,7 +34,7 @@ class Prefix:
     tokens: tuple[int, ...]
     """Without those that stand before every prompt."""
     held_tokens: int
-    """In the cache, with those."""
+    """Tokens in the cache, with those."""
     computed_tokens: int
     """Tokens that went through the model for it; 0: it was read."""
     note: str = ""

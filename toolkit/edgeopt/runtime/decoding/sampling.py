@@ -11,15 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from numbers import Integral
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.system.declared.options import Option, Syntax, option, option_like, options_of
+from edgeopt.system.declared.options import Option, OptionGroup, Syntax, option, option_like, options_of
 
-DRAWN: Final = "How tokens are drawn"
-"""Heading of the help."""
+DRAWN: Final = OptionGroup("draw", "How tokens are drawn", "at random or not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +161,23 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
+_FIRST, _MORE = 128, 16
+"""Tokens that are sorted at first, and by how many times more where the drawn one is not among them: sorting all of
+49,152 takes longer than a model with 135 million weights."""
+
+
+class AllowedTokens(Protocol):
+    """Says which tokens may follow a text."""
+
+    def accepts(self, token: int) -> bool:
+        """Return whether a token may follow."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return (vocabulary,) which tokens may follow, one or more."""
+        ...
+
+
 class Chooser:
     """Chooses tokens of one text. The same seed and logits give the same tokens."""
 
@@ -174,15 +190,23 @@ class Chooser:
         """The generator of drawn tokens; NumPy imports it when it is first asked for, and the likeliest needs none."""
         return np.random.default_rng(self._sampling.seed)
 
-    def choose(self, logits: NDArray[np.float32], seen: Collection[int], answer: Sequence[int] = ()) -> int:
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        seen: Collection[int],
+        answer: Sequence[int] = (),
+        limits: AllowedTokens | None = None,
+    ) -> int:
         """Return the next token.
 
         Args:
-            logits: (vocabulary,); what is NaN is never chosen.
+            logits: (vocabulary,); what is NaN is never chosen, unless nothing else may follow.
             seen: The tokens before it.
             answer: Those of them that the answer has.
+            limits: The tokens that may follow; None: all.
 
         Raises:
+            EdgeoptError: If no token may follow.
             ValueError: If a bias is of a token that the model has not.
         """
         sampling = self._sampling
@@ -198,20 +222,41 @@ class Chooser:
         if sampling.temperature == 0.0:
             best = int(logits.argmax())  # the first NaN, where there is one
             is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
-            return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if is_nan else best
-        known = np.nan_to_num(logits, nan=-np.inf).astype(np.float64)
+            if not is_nan and (limits is None or limits.accepts(best)):  # most tokens that a model wants may follow
+                return best
+        places = None if limits is None else np.flatnonzero(limits.allowed())
+        # where nothing may follow but tokens whose logits are NaN, one of them does
+        least = -np.inf if places is None else float(np.finfo(np.float32).min)
+        known = np.nan_to_num(logits if places is None else logits[places], nan=least)
+        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known.astype(np.float64))
+        return place if places is None else int(places[place])
+
+    def _drawn(self, known: NDArray[np.float64]) -> int:
+        """Return the place of a logit that is drawn."""
+        sampling = self._sampling
         scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
         with np.errstate(over="ignore"):
             scaled /= sampling.temperature
-        order = np.argsort(-scaled, kind="stable")[: sampling.top_k or len(scaled)]
-        shares = np.exp(scaled[order] - scaled[order[0]])
-        shares /= shares.sum()
-        kept = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1
-        kept = min(kept, int(np.count_nonzero(shares >= sampling.min_p * shares[0])))
-        kept = min(kept, int(np.count_nonzero(shares)))  # what may not follow is never drawn, however sums are rounded
-        shares = shares[:kept] / shares[:kept].sum()
-        drawn = int(np.searchsorted(np.cumsum(shares), self._chance.random(), side="right"))
-        return int(order[min(drawn, len(shares) - 1)])
+        weights = np.exp(scaled)  # the likeliest has 1
+        is_cut = 0 < sampling.top_k < len(weights)
+        count = sampling.top_k if is_cut else min(_FIRST, len(weights))
+        chance = self._chance.random()
+        while True:  # with more of the likeliest, until the drawn token is among them
+            order = largest(scaled, count)
+            shares = weights[order]
+            shares /= shares.sum() if is_cut else weights.sum()
+            sums = np.cumsum(shares)
+            kept = int(np.searchsorted(sums, sampling.top_p)) + 1
+            kept = min(kept, int(np.count_nonzero(shares >= sampling.min_p * shares[0])))
+            kept = min(
+                kept, int(np.count_nonzero(shares))
+            )  # what may not follow is never drawn, however sums are rounded
+            is_whole = is_cut or kept < count or count == len(weights)
+            # of those that may be drawn all or, without an end in sight, as many as `min_p` leaves
+            mass = sums[kept - 1] if is_whole else weights[weights >= sampling.min_p].sum() / weights.sum()
+            if is_whole or (sampling.top_p >= 1.0 and chance * mass < sums[-1]):
+                return int(order[min(int(np.searchsorted(sums[:kept], chance * mass, side="right")), kept - 1)])
+            count = min(count * _MORE, len(weights))
 
     def _moved(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
         """Return logits with biases and penalties."""
@@ -224,6 +269,17 @@ class Chooser:
                 raise ValueError(f"logit_bias has the token {token}, the model has 0 to {len(moved) - 1}")
             moved[token] += bias
         return moved
+
+
+def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the places of the `count` largest numbers, largest first, equal ones in order; not all are sorted."""
+    if count < len(values):
+        least = np.partition(values, len(values) - count)[len(values) - count]
+        above = np.flatnonzero(values > least)
+        places = np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]])
+    else:
+        places = np.arange(len(values))
+    return places[np.argsort(-values[places], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from edgeopt import executors
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, Note, NoteKind
 from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.report.result import Result
 from edgeopt.runtime.devices.reach import Reach, Where, family, find_reach
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.target import Target
@@ -20,8 +21,10 @@ _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxrunt
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class Checkup(Result):
     """The parts that run here; one reason for each that does not."""
+
+    command: ClassVar[str] = "doctor"
 
     environment: Environment
     executors: Mapping[str, str]
@@ -33,10 +36,9 @@ class Checkup:
         """1 when no engine can run a model."""
         return EXIT_PASS if not self.executors.get("onnxruntime") else EXIT_ERROR
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values: a text a part, empty where it runs."""
         return {
-            "environment": asdict(self.environment),
             "executors": dict(self.executors),
             "targets": {target.name: target.why_not for target in self.targets},
             "notes": [asdict(note) for note in self.notes],
@@ -68,7 +70,7 @@ def summarize(checkup: Checkup) -> Document:
         *(Section(table=table) for table in (_missing(checkup), _elsewhere(checkup)) if table.rows),
         Section(text="edgeopt targets NAME shows one of them."),
     )
-    return Document("doctor", machine.cpu, "This machine", checkup.as_json(), sections)
+    return Document(checkup, machine.cpu, "This machine", sections)
 
 
 def _runs(checkup: Checkup) -> Table:

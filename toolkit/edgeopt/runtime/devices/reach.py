@@ -31,7 +31,7 @@ class Reach:
     reason: str = ""
     """Empty where it runs here."""
     remedy: str = ""
-    """What brings it; empty: nothing is known to."""
+    """Way to get what is missing; empty: no way is known."""
     executor: str = ""
     """The engine that it runs on here; empty where it does not."""
     takes_models: bool = False

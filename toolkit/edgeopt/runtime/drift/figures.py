@@ -17,7 +17,7 @@ from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.tasks import FrameTask
 
 Figures = dict[str, float]
-"""By name; NaN: this frame says nothing of it."""
+"""Figures of a frame by name; NaN: this frame says nothing of it."""
 
 _ROWS: Final = 12
 """Lines of pixels that are read, in each direction."""
@@ -45,7 +45,7 @@ class FigureReader:
     span: float
     """How far values of the input lie apart in the calibration frames."""
     held: Mapping[str, tuple[float, float]]
-    """By input and output, the least and the largest number that the INT8 model's quantizer there can hold."""
+    """Input or output -> the least and the largest number that the INT8 model's quantizer there can hold."""
 
     def of_inputs(self, inputs: Tensors) -> Figures:
         """Return the figures of the inputs of one frame."""

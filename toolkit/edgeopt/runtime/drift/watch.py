@@ -135,7 +135,7 @@ class DriftWatch:
         values = sketch.values if sketch else {}
         self._values = {name: values[name] for name in values if (name, 1) in WORDS}
         self._sums = {name: [0.0, *np.cumsum(normal_scores(len(each))).tolist()] for name, each in self._values.items()}
-        """By figure, the sums of the scores below each rank: the mean of a run of equal values is at hand."""
+        """Figure -> the sums of the scores below each rank: the mean of a run of equal values is at hand."""
         self._classes = {int(index): number for index, number in sketch.classes.items()} if sketch else {}
         self._charts = self._charts_for(false_alarms_per_week / looks_per_week(fps, self.every))
 

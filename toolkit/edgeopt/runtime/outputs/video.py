@@ -17,7 +17,7 @@ from edgeopt.system.disk.files import require_writable
 from edgeopt.system.text import plural
 
 CODECS: Final = {".mp4": "mp4v", ".m4v": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG"}
-"""What OpenCV's own FFmpeg encodes, by the end of a file's name."""
+"""Suffix of a file -> codec that OpenCV's own FFmpeg encodes."""
 _RESERVE_BYTES: Final = 2 << 20
 """Kept free for what the end of a video needs: without its index a video does not play."""
 _INDEX_BYTES: Final = 64

@@ -14,7 +14,7 @@ from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.toml import DURATION_MS, Within, parse_table, read_toml
 
 FRAME = "frame"
-"""What a stage takes that is given the picture itself."""
+"""Source of a stage that takes the picture itself."""
 MOST_STAGES = 32
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -74,7 +74,7 @@ class Description:
     name: str
     stages: tuple[Stage, ...]
     budget_ms: Annotated[float, DURATION_MS] | None = None
-    """What a whole frame may take; None: the target's."""
+    """Milliseconds that a whole frame may take; None: as many as the target says."""
     calib: str = ""
     """Pictures from where it will work, relative to the file."""
     eval: str = ""
@@ -82,7 +82,7 @@ class Description:
     max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
     """Max drop of the metric, where labels judge the whole."""
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
-    """With the answers of the original, where no labels judge."""
+    """Least agreement with the answers of the original, where no labels judge."""
     check: Check = field(default_factory=Check)
     """The limits of `edgeopt check`."""
     folder: Path = field(default=Path(), compare=False)

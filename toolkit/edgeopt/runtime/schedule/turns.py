@@ -168,7 +168,7 @@ class _Model:
     times_ns: dict[int, deque[int]] = field(default_factory=dict)
     """Times of the last runs, by their number of frames."""
     safe_ns: dict[int, int] = field(default_factory=dict)
-    """What such a run takes at most, most of the time."""
+    """Nanoseconds within which nine of ten such runs end."""
 
     def learn(self, size: int, time_ns: int) -> None:
         """Take in how long it ran for so many frames."""

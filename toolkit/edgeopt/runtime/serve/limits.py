@@ -18,7 +18,7 @@ class Limits:
     answer_tokens: int = 0
     """Tokens that a request may ask for; 0: what the context holds."""
     seconds: float = 300.0
-    """From a request to the end of its answer, waiting included."""
+    """Time from a request to the end of its answer, waiting included."""
     waiting: int = 64
     """Requests that wait for a slot; further ones are refused at once."""
     slots: int = SLOTS

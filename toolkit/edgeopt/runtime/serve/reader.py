@@ -18,7 +18,7 @@ from edgeopt.runtime.serve.routes.pictures import read_frame
 from edgeopt.runtime.serve.wanted import Wanted
 
 _UNLIKE: Final = ("a", "B")
-"""What two conversations begin with that are alike in nothing but what stands before."""
+"""Beginnings of two conversations that share no token, so that the common start of both is the text before them."""
 
 
 class PromptReader:

@@ -21,7 +21,7 @@ from edgeopt.runtime.serve.writing import PromptPiece, Written
 _REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
 DONE: Final = b"data: [DONE]\n\n"
 _LEAST_LOGPROB: Final = -9999.0
-"""What stands for minus infinity, which JSON has not; OpenAI writes it too."""
+"""Logarithm in place of minus infinity, which JSON has not; OpenAI writes it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class WholeAnswer:
     """One answer that is over."""
 
     text: str
-    """With the prompt before it, where that is repeated."""
+    """Text of the answer, with the prompt before it where that is repeated."""
     written: Written
     queue_ns: int
     logprobs: Mapping[str, Any] | None = None
-    """From `Reply.logprobs_of`."""
+    """Log probabilities, from `Reply.logprobs_of`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Certificate:
     """The certificate and key that a server proves itself with, in PEM."""
 
     file: Path
-    """With the chain behind it."""
+    """File of the certificate, with the chain behind it."""
     key: Path | None = None
     """None: it lies in the same file."""
 

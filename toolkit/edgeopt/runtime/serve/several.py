@@ -42,7 +42,7 @@ class ServableModel:
     """A model that can be opened."""
 
     name: str
-    """Under which clients ask for it."""
+    """Name under which clients ask for it."""
     paths: tuple[str, ...]
     """The paths that it answers, such as `/v1/embeddings`."""
     open: Callable[[], Answering]

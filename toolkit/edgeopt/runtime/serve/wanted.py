@@ -62,7 +62,7 @@ _NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
         _WITHOUT,
     ),
 }
-"""By field: values that ask for nothing."""
+"""Field -> values that ask for nothing."""
 _PASSED_OVER: Final = frozenset(
     {
         "user",

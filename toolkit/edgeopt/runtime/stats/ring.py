@@ -20,7 +20,7 @@ from edgeopt.runtime.stats import Stats, Times
 from edgeopt.system.order_statistic import order_statistic
 
 NOT_RUN: Final = -1
-"""In place of a time: this frame had no such stage, or its capture is not known."""
+"""Value in place of a time: this frame had no such stage, or its capture is not known."""
 
 
 class StageRing:

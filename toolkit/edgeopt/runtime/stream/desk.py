@@ -21,7 +21,8 @@ _EVENTS: Final = 256
 _OBJECTS_BYTES: Final = 512
 """Bytes of Python's own objects around a frame."""
 WHEN_TAKEN: Final = -1
-"""In place of an instant: the frame lies in its source until somebody wants it, and is captured when it is taken."""
+"""Value in place of an instant: the frame lies in its source until somebody wants it, and is captured when it is
+taken."""
 
 
 @dataclass(slots=True)

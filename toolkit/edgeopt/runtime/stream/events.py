@@ -38,13 +38,13 @@ class Event:
     """Something that happened in a stream."""
 
     kind: EventKind
-    """What kind of thing happened."""
+    """Kind of the event."""
     at_s: float
     """Seconds since the stream began."""
     frame: int
     """Number of frames that had come in."""
     reason: str
-    """What happened, in words for a person."""
+    """The event in words for a person."""
 
     def __str__(self) -> str:
         return f"{self.at_s:.1f} s, frame {self.frame}: {self.kind}: {self.reason}"

@@ -23,10 +23,10 @@ class Timing:
     """When an answered frame came in, and how its age came about."""
 
     index: int
-    """Among all frames that came in, dropped ones too."""
+    """Number among all frames that came in, dropped ones too."""
     captured_ns: int
     age_ns: int
-    """From its capture to its answer: waiting, turn, service, and what passes around them."""
+    """Time from its capture to its answer: waiting, turn, service, and the rest around them."""
     queued_ns: int
     """It waited while the frames before it kept model or app busy."""
     turn_ns: int

@@ -8,7 +8,7 @@ from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.system.declared.target import Target, TargetElsewhere
 
 _PREDICTORS: dict[tuple[str, str, str], Predictor] = {}
-"""By digest of the times, engine's profile and precision: making one reads thousands of layers."""
+"""Predictors by digest of the times, engine's profile and precision: making one reads thousands of layers."""
 
 
 def predictor_of(target: Target, precision: str) -> Predictor | None:

@@ -26,7 +26,7 @@ from edgeopt.steps.quantize.patterns import name_of
 from edgeopt.system.toml import read_json
 
 CHOICE = "activations.json"
-"""Beside each candidate: what another run needs to make the same."""
+"""File beside each candidate, from which another run makes the same."""
 _PICTURES = 64
 _SHARES = (0.1, 0.2, 0.3, 0.5)
 """Shares of all numbers that activations compute, in a candidate that keeps those that lose most."""

@@ -42,9 +42,9 @@ class Partition:
     copies: int = 0
     """Tensors that cross between the device and the CPU inside the model, once for each direction."""
     not_compiled: str = ""
-    """What would compile it and is not here; empty when it was compiled."""
+    """Compiler that is missing here; empty: the model was compiled."""
     problem: str = ""
-    """What the compiler says against the model as a whole."""
+    """The compiler's objection to the model as a whole; empty: none."""
 
     @property
     def refused(self) -> tuple[Placement, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _STEPS = np.linspace(0.7, 1.0, 13, dtype=np.float32)
 """Parts of the largest weight that the range may cover; clipping a lone outlier costs less than a coarse grid."""
 _WIDER = np.linspace(-1.0, 0.9, 20, dtype=np.float32)
-"""By how many steps the range of a k-quant may be longer than the block's weights need."""
+"""Steps by which the range of a k-quant may be longer than the block's weights need."""
 _TOGETHER = 1 << 22
 """Weights that are rounded at once."""
 _SMALLEST = np.float32(1e-12)

@@ -21,7 +21,7 @@ from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecod
 
 _WITH_PAST, _WITHOUT = "then_branch", "else_branch"
 _PASSED = ("Identity", "Reshape", "Transpose", "Cast")
-"""What stands between a product and the cache, and between what was heard and the product."""
+"""Operators that may stand between a product and the cache, and between the encoder's output and the product."""
 _PREFIX = "edgeopt_cross_"
 _REMEDY = "export it with optimum-onnx 0.1, or with edgeopt export hf:FOLDER"
 

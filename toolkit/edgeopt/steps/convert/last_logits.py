@@ -20,7 +20,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 
 _OPSET = 10
-"""From it on, Slice takes its limits as inputs."""
+"""Opset from which on Slice takes its limits as inputs."""
 _FAR = 1 << 62
 _TOKENS, _NUMBERS = 1, 2
 """Axes of (batch, tokens, numbers)."""

@@ -20,7 +20,7 @@ _MICROSOFT = "com.microsoft"
 _TABLE, _BLOCKS = "GatherBlockQuantized", "MatMulNBits"
 _SIZES = ("K", "N", "bits", "block_size", "accuracy_level")
 _OPSET = 13
-"""From it on, Squeeze and Unsqueeze take their axes as inputs."""
+"""Opset from which on Squeeze and Unsqueeze take their axes as inputs."""
 _MOST_INPUTS = 4
 """Inputs of a product in blocks that has neither an order of its inputs nor a bias."""
 

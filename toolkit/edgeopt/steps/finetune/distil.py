@@ -61,13 +61,13 @@ _FEW = 8
 """Pictures of every fourth, below which they only judge."""
 _MIRRORED_PICTURES = 16
 _OUTPUTS = 0.05
-"""What a detector's outputs weigh beside features. Classes, a few numbers a picture, are learned by heart."""
+"""Weight of a detector's outputs beside features. Classes, a few numbers a picture, are learned by heart."""
 _LEAST_GAIN = 0.01
 """Share of the loss."""
 _SAME = 1e-6
 """Loss of rounding alone."""
 _COMPARED_PICTURES = 4
-"""On which channels are recognised."""
+"""Pictures on which channels are recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Distilled:
     held_out_after: float
     """Loss of the trained network on them."""
     gain: Drop
-    """What the loss fell by, with its 95 % interval over pictures."""
+    """Fall of the loss, with its 95 % interval over pictures."""
     note: str
-    """What came of it, in a sentence."""
+    """The outcome, in a sentence."""
     notes: tuple[Note, ...]
     learned: int
     """Pictures that were learned from."""

@@ -36,9 +36,9 @@ class Feature:
     theirs: NDArray[np.int64]
     """The teacher's channels that they were."""
     gain: NDArray[np.float32] | None = None
-    """By which the student's channels are multiplied before they are compared; None: they are compared as they are."""
+    """Factors of the student's channels before they are compared; None: they are compared as they are."""
     offset: NDArray[np.float32] | None = None
-    """What is added then."""
+    """Summand of the student's channels after that; None: nothing is added."""
 
 
 def shared_tensors(student: Model, teacher: Model) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class Networks:
     is_batched: bool
     """Whether several pictures go through at once."""
     outputs_weigh: float = 1.0
-    """What the outputs weigh in what is learned, beside features."""
+    """Weight of the outputs in the loss, beside features."""
 
     def to_device(self, samples: Sequence[Tensors]) -> Iterator[dict[str, Tensor]]:
         """Yield samples as inputs: all at once, or one by one where the graphs take no more."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LEAST = 1e-6
 """A smaller probability counts as this one."""
 _BOXES = 1.0
-"""What boxes weigh beside scores."""
+"""Weight of boxes beside scores."""
 _SEEN = 1.0
 """Added to the sum of a picture's scores."""
 

@@ -28,11 +28,11 @@ class Record:
     teacher: str
     made: str
     note: str
-    """What came of it, in a sentence."""
+    """The outcome, in a sentence."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     losses: tuple[float, ...]
-    """On held-out pictures, after each of the steps."""
+    """Losses on held-out pictures, after each of the steps."""
 
     @classmethod
     def of(cls, student: Model, teacher: Model, made: Distilled) -> Record:

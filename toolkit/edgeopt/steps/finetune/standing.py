@@ -18,7 +18,7 @@ class HeldOutCheck:
     step: int
     seconds: float
     loss: float
-    """On the pictures that decide when training ends."""
+    """Loss on the pictures that decide when training ends."""
     learned: float
     """Mean loss of the batches since the last check."""
 
@@ -29,7 +29,7 @@ class Standing:
 
     step: int = 0
     steps: int = 0
-    """In all; 0: not known yet."""
+    """Steps in all; 0: not known yet."""
     every: int = 0
     """Steps between two checks."""
     seconds: float = 0.0

@@ -15,7 +15,7 @@ from edgeopt.steps.finetune.record import RECORD, Record, trained_before
 from edgeopt.steps.resolution.smaller import with_input_size
 
 _CHECKPOINT = ".finetune.npz"
-"""In the output folder: an interrupted run goes on from there."""
+"""File in the output folder from which an interrupted run goes on."""
 
 
 def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:

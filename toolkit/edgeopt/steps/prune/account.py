@@ -49,7 +49,7 @@ class PruningAccount:
     """The cuts that were looked at, and why no more was removed."""
 
     ranking: str
-    """By which channels are ranked: `obs`, `activation`, `l1`."""
+    """Name of the ranking of channels: `obs`, `activation`, `l1`."""
     pictures: int
     """Pictures that the ranking and the repair learned from; 0: none, weights alone."""
     channel_step: int
@@ -57,9 +57,9 @@ class PruningAccount:
     step_reason: str
     """Where that comes from."""
     why: str
-    """In one sentence: what was found, or why the dense model stays."""
+    """Result in one sentence, or the reason why the dense model stays."""
     sparsity: str = ""
-    """What zeros in single weights would save on the target."""
+    """Effect of zeros in single weights on the target, in a clause."""
     groups: tuple[GroupRow, ...] = ()
     pins: tuple[PinRow, ...] = ()
 
@@ -102,7 +102,7 @@ class StoredCut:
     expected_ratio: float = 1.0
     """Expected ratio of speeds by the table of measured layers; the candidate's own was measured whole."""
     loss: float = 0.0
-    """On held-out calibration pictures, against the dense model."""
+    """Loss on held-out calibration pictures, against the dense model."""
     channels: Mapping[str, int] = field(default_factory=dict)
     """Channels that the groups had which lost any, by name."""
 

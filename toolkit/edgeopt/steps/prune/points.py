@@ -55,13 +55,13 @@ class Point:
     """Which ones, sorted."""
     removed_blocks: tuple[str, ...]
     repair: str
-    """What mended its weights; empty: nothing."""
+    """Name of the repair of its weights; empty: none was made."""
     expected_ratio: float
     """Speed against the dense model, by the latency table."""
     measured: Ratio | None
     """The same, measured in turns; None where the target is not here."""
     loss: float
-    """On held-out pictures: 0 none, 1 everything."""
+    """Loss on held-out pictures: 0 none, 1 everything."""
 
     def is_twin_of(self, other: Point) -> bool:
         """Whether the same is gone of both: only their weights differ."""
@@ -98,7 +98,7 @@ class PruneSearch:
     progress: Callable[[str, int, int], None] | None = None
     on_point: Callable[[Point], None] | None = None
     ends_at_s: float = math.inf
-    """On the monotonic clock: then the points so far are all; without a ranking by then there are none."""
+    """Second of the monotonic clock at which the points so far are all; without a ranking by then there are none."""
     device: str = ""
     """The device that is not here and whose times the costs predict; empty: nothing does."""
 

@@ -25,7 +25,8 @@ class Mended:
     """A pruned model."""
 
     model: Model
-    """What is given away: where the sequential repair won, fitted once more on the pictures that judged it too."""
+    """The model to hand out: where the sequential repair won, it is fitted once more on the pictures that judged it
+    too."""
     judged: Model
     """The same before that: its loss on those pictures is honest."""
     how: str

@@ -42,10 +42,10 @@ _CHUNK = 4
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At which positions of a layer's output pictures are looked at."""
+    """The positions of a layer's output at which pictures are looked at."""
 
     most: int = POSITIONS
-    """In one picture, evenly."""
+    """Most positions in one picture, spread evenly."""
     places: Sequence[NDArray[np.float64]] = ()
     """Where the answer to each picture lies: as many positions more are drawn by it; none: all count alike."""
 
@@ -114,12 +114,12 @@ class Statistics:
     layers: Mapping[str, Layer]
     """Those that read prunable channels, by name."""
     moments: Mapping[str, Moments]
-    """By a layer's key."""
+    """Moments by a layer's key."""
     constants: Mapping[str, NDArray[Any]]
     """Constants of the model."""
     pictures: int
     skipped: Mapping[str, str]
-    """By the name of a layer without moments: why."""
+    """Name of a layer without moments -> the reason."""
 
     def of(self, layer: Layer) -> Moments | None:
         """Return the moments of a layer's input, None where there are none."""

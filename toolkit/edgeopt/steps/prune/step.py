@@ -87,7 +87,7 @@ _LEAST_S, _LOOKS = 8.0, 4
 """Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
 less time the work is not begun, and integers get it."""
 _DRAFT = "best-so-far.onnx"
-"""What an interrupt of the search leaves."""
+"""Name of the file that an interrupt of the search leaves."""
 _LEAST_MS = 2.0
 """Least milliseconds of one run: below it the search, most of a minute, is made only where an amount was asked for."""
 _TIMED_RUNS = 20
@@ -210,19 +210,19 @@ class _Work:
     context: Context
     setting: Setting
     precision: str
-    """In which the model will run."""
+    """Precision in which the model will run."""
     step: ChannelStep
     memory: Memory
     fitted: list[Tensors]
     judged: list[Tensors]
     """Held out: no repair sees them before it is chosen."""
     looks: Looks
-    """At which positions of layers' outputs, first of the fitted, then of the judged."""
+    """Positions of layers' outputs that are looked at, first of the fitted pictures, then of the judged."""
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None
     predictor: Predictor | None
-    """What tells times on a device that is not here; None: nothing does."""
+    """Predicts times on a device that is not here; None: there is no prediction."""
 
     @classmethod
     def begin(cls, model: Model, context: Context, setting: Setting, groups: ChannelGroups) -> _Work:

@@ -37,7 +37,7 @@ from edgeopt.system.processes.time_limit import require_pace
 
 _MOST_SECONDS = 180.0
 _DRAFT = "best-so-far.onnx"
-"""What an interrupt of the search leaves."""
+"""Name of the file that an interrupt of the search leaves."""
 _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 

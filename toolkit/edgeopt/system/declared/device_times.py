@@ -49,7 +49,8 @@ class PrecisionTimes:
     channel_step: Annotated[int, Within(1, 4096)]
     """Channels that are computed together: counts between two multiples take as long as the larger."""
     layers: Mapping[str, tuple[tuple[float, ...], ...]]
-    """By pool and kind, as `features.py` has them, `POOL: KIND`: logarithms of sizes to base 2, work, milliseconds."""
+    """Rows (logarithms of sizes to base 2, work, milliseconds) by pool and kind, `POOL: KIND`, as `features.py` has
+    them."""
     checks: tuple[CheckedNetwork, ...]
     """How far predictions are off: networks none of whose layers are in `layers`."""
     thinned: tuple[CheckedNetwork, ...]

@@ -17,7 +17,7 @@ _BEFORE: Mapping[str, str] = {
     "train": _TORCH,
     "executorch": "a CPU build of torch first (docs/engines.md)",
 }
-"""What to know of an extra before it is installed."""
+"""Extra -> advice for before it is installed."""
 
 
 NOT_INSTALLED = "is not installed"

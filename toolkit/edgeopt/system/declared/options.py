@@ -1,17 +1,20 @@
 """Options as fields of dataclasses: the command line, its help and Python's signatures are made of them.
 
 A verb's options are fields of one dataclass for each kind of workload. A field holds its default once; what else the
-command line needs (words of the help, the heading, how text is read) stands in the field's metadata.
+command line needs (words of the help, the group, how text is read) stands in the field's metadata.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 _KEY = "edgeopt.option"
+_FIRST_WORDS = re.compile(r"[.:;](?:\s|$)")
+"""End of the first words of a help."""
 
 
 class Syntax(StrEnum):
@@ -75,17 +78,32 @@ _READS = frozenset({Syntax.FILE, Syntax.MODEL, Syntax.TARGET, Syntax.RECIPE})
 
 
 @dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options of a verb that are for one thing; those of several kinds of workload stand together by its name."""
+
+    name: str
+    """Word by which `--help` shows it."""
+    heading: str
+    """As help shows it above its options."""
+    about: str
+    """What it is for, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """The command line's knowledge of a field."""
 
     help: str
-    group: str
-    """Heading of the help below which it stands."""
+    """Sentences; the screen of options that most users need shows them up to the first stop, colon or semicolon."""
+    group: OptionGroup
+    """Options among which help shows it."""
+    is_common: bool
+    """Whether most users need it: the first screen of help says what it is for."""
     syntax: Syntax
     flags: tuple[str, ...]
     """As it is written, the long form first."""
     shown_default: str
-    """What help shows as the default where the field's own value does not say it; empty: that value."""
+    """Default as help shows it; empty: the field's own value."""
     least: float | None
     most: float | None
     above: bool
@@ -94,7 +112,7 @@ class Option:
     metavar: str
     repeatable: bool
     flag_value: Any
-    """What the presence of a flag means."""
+    """Value that the field gets where the flag is present."""
     names_source: bool
     """Whether its value is the workload, in place of the argument; the argument is then read as `--model`."""
     required: bool
@@ -103,12 +121,18 @@ class Option:
     file_use: FileUse
     """Use of the file that its text names: what a device elsewhere is sent, and what comes back."""
 
+    @property
+    def brief(self) -> str:
+        """The help up to its first stop, colon or semicolon, as a sentence."""
+        return f"{_FIRST_WORDS.split(self.help, maxsplit=1)[0]}."
+
 
 def option(
     default: Any,
     help: str,  # noqa: A002  (click's word)
     *flags: str,
-    group: str,
+    group: OptionGroup,
+    common: bool = False,
     syntax: Syntax = Syntax.TEXT,
     shown: str = "",
     least: float | None = None,
@@ -129,7 +153,8 @@ def option(
         default: Its value where nothing is said; a class such as `dict` makes a new one each time.
         help: A sentence for `--help`.
         *flags: As it is written, such as `--out`, `-o`; none: `--` and the field's name.
-        group: Heading of the help.
+        group: Options among which help shows it.
+        common: Whether most users need it, so that the first screen of help says what it is for.
         syntax: How its text is read.
         shown: What help shows as the default; empty: the default itself.
         least: Smallest number.
@@ -147,6 +172,7 @@ def option(
     made = Option(
         help=help,
         group=group,
+        is_common=common,
         syntax=syntax,
         flags=flags,
         shown_default=shown,

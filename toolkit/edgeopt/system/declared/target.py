@@ -64,13 +64,14 @@ class Int8Rules:
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs
-    on what layers read only, for OpenVINO."""
+    on what layers read only, for OpenVINO; `dynamic`, beside another one, products on grids that are found as the model
+    runs, for ONNX Runtime, LiteRT and ExecuTorch."""
 
     def __post_init__(self) -> None:
         if {self.activation_dtype, self.weight_dtype} - {"uint8", "int8", "uint16", "int16"}:
             raise ValueError("activation_dtype and weight_dtype are uint8, int8, uint16 or int16")
-        if not self.forms or set(self.forms) - {"qdq", "nhwc", "inputs"}:
-            raise ValueError("forms are qdq, nhwc and inputs, one or more")
+        if set(self.forms) - {"qdq", "nhwc", "inputs", "dynamic"} or self.forms[:1] in ((), ("dynamic",)):
+            raise ValueError("forms are qdq, nhwc, inputs and dynamic, one or more, and dynamic is not the first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Target:
     alternatives: tuple[str, ...] = ()
     """Profiles of other executors on the same device: their candidates are measured beside this one's."""
     package: str = ""
-    """What compiles for it, as pip knows it; empty: nothing to install."""
+    """Package that compiles for it, as pip knows it; empty: nothing to install."""
     fused_activations: tuple[str, ...] = ("Relu", "Clip")
     """Activations that its engine computes inside the layer before them, so that they take next to no time."""
     channel_step: Annotated[int, Within(0, 4096)] = 0

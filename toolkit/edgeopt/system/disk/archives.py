@@ -25,7 +25,8 @@ _DAMAGED = (
     *(OSError, EOFError, ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, IndexError),
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError),
 )
-"""What NumPy, zipfile and the parser of an array's head raise for a file that is cut, damaged or of another kind."""
+"""Errors that NumPy, zipfile and the parser of an array's head raise for a file that is cut, damaged or of another
+kind."""
 
 
 class _ArrayError(ValueError):

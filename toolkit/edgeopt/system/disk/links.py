@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _STORES_ABOVE = ((".dvc", "cache"), (".git", "annex", "objects"))
-"""In the folder of a repository: what its links lead into."""
+"""Folders in a repository that its links lead into."""
 _SNAPSHOTS, _BLOBS = "snapshots", "blobs"
 """Snapshots and blobs of a repository in Hugging Face's cache: links, and the files that they lead to."""
 _NESTED = (("files", "md5"), ("annex", "objects"), ("lfs", "objects"), (".dvc", "cache"))

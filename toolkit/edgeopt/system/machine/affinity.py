@@ -19,7 +19,7 @@ from edgeopt.system.text import plural
 FAST = "fast"
 """An engine's threads run on cores of the fastest kind only."""
 CORES = ("", FAST)
-"""What may be wished: nothing, or the fast cores."""
+"""Values of a target's `cores`: no wish, or the fast cores."""
 _set_affinity: Any = getattr(os, "sched_setaffinity", None)
 """Linux only; elsewhere engines keep their numbers of threads, and the system places them."""
 

@@ -74,7 +74,7 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "code.packages": Mapping,
     "packages": Mapping,
 }
-"""What the values are that are read by name."""
+"""Key of a value that is read by name -> its type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ class _Limit:
         self.lock = Lock()
         self.rooms = 0
         self.before = 0
-        """What it was before the first room."""
+        """Bytes of the limit before the first room."""
         self.left = 0
-        """What was left behind the last room; 0: there was none."""
+        """Bytes of the limit behind the last room; 0: there was no room."""
 
 
 _LIMIT = _Limit()

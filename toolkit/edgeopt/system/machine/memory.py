@@ -20,7 +20,7 @@ dropped."""
 
 
 SMALLER_SAMPLES = "fix a smaller size with --shape where the model leaves it free, or use a machine with more memory"
-"""What a person can do where a sample of a model's inputs does not fit."""
+"""Remedy where a sample of a model's inputs does not fit into memory."""
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

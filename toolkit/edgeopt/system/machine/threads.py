@@ -12,7 +12,8 @@ from edgeopt.system.machine.place import current_place, machine_in_words
 from edgeopt.system.text import plural
 
 DEFAULT_THREADS = "fast cores"
-"""What an engine gets where nobody says, in the words of the help: the physical cores, of several kinds the fastest."""
+"""Threads of an engine where nobody says, in the words of the help: the physical cores, of several kinds the
+fastest."""
 
 
 def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:

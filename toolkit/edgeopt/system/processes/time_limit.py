@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from time import monotonic
 
 LONGER = "give --time-limit more"
-"""What to do where it was reached."""
+"""Remedy where the time limit was reached."""
 _PACE_S = 1.0
 """Before that the first parts, which also open and allocate, tell no pace."""
 _ENDS_S = ContextVar("time_limit_ends_s", default=math.inf)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MANY = 400
-"""From here one call a class is faster: one call for all compares boxes of different classes too."""
+"""Candidates from which on one call a class is faster: one call for all compares boxes of different classes too."""
 
 
 def suppress(

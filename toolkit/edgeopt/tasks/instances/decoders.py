@@ -147,7 +147,7 @@ def instances(
 
 
 DECODERS: dict[str, Decoder] = {one.__name__: one for one in (yolov8_segment, end_to_end_segment, instances)}
-"""By the name a recipe writes in `decoder`."""
+"""Decoders by the name that a recipe writes in `decoder`."""
 
 NEEDS_NO_SUPPRESSION = frozenset({"end_to_end_segment", "instances"})
 

@@ -144,7 +144,7 @@ def poses(outputs: Sequence[Array], reading: Reading) -> Poses:
 
 
 DECODERS: dict[str, Decoder] = {one.__name__: one for one in (yolov8_pose, end_to_end_pose, heatmaps, simcc, poses)}
-"""By the name a recipe writes in `decoder`."""
+"""Decoders by the name that a recipe writes in `decoder`."""
 
 OF_ROWS = frozenset({"yolov8_pose"})
 """Decoders whose poses are to be suppressed."""

@@ -47,7 +47,7 @@ class AnswerThere:
     stages_ns: tuple[int, ...]
     """Times of `STAGES`."""
     since_start_ns: int
-    """From the start of the process to this answer."""
+    """Nanoseconds from the start of the process to this answer."""
     peak_bytes: int | None
     """Most memory that the process held until then."""
 

@@ -232,7 +232,7 @@ VARIABLE = "EDGEOPT_ANDROID_RUNNER"
 PROGRAM = "edgeopt-runner"
 _LIBRARY = "libonnxruntime.so"
 _SCRIPT = "examples/cpp/runner/build_android.sh"
-"""In edgeopt's repository: no wheel holds sources in C++."""
+"""Path in edgeopt's repository: no wheel holds sources in C++."""
 _BUILD = f"build it with {_SCRIPT} of edgeopt's repository, and set {VARIABLE} to its folder"
 _MACHINES = {"arm64-v8a": 183, "armeabi-v7a": 40, "x86_64": 62, "x86": 3}
 """Machine in the head of a program, by Android's ABI (the ELF specification's e_machine)."""

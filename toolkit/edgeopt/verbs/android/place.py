@@ -50,7 +50,8 @@ _ORDERS = 256
 _MOST_AWAKE = 2
 """Processes there that answer at a time: each holds a model in the phone's memory."""
 _SLOW_S, _PACED = 0.5, 3
-"""From here one frame tells the pace of a model, else the shortest of so many."""
+"""Seconds of a frame from which on one frame tells the pace of a model, and frames of which the shortest tells it
+otherwise."""
 _LONGEST_S, _TIMES_LONGER = 1800.0, 20.0
 """A timed run may take so long beyond so many times what was asked for: least rounds of a slow model take long."""
 

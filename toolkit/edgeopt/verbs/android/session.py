@@ -56,9 +56,9 @@ class KnownTimes:
     """Times of one model as it is opened there, in nanoseconds."""
 
     opened_ns: list[int] = field(default_factory=list)
-    """What opening took, in each process."""
+    """Nanoseconds of opening, one entry for each process."""
     frames_ns: list[int] = field(default_factory=list)
-    """What a frame took each time."""
+    """Nanoseconds of each frame."""
 
 
 class PhoneSession(Staged):
@@ -80,7 +80,7 @@ class PhoneSession(Staged):
         self.inputs, self.outputs = ports.inputs, ports.outputs
         self.simulated = False
         self.last: AnswerThere | None = None
-        """What the runner told of its last answer."""
+        """The runner's last answer; None: it has given none."""
         self._wakes = wakes
         self._process: ExitStack | None = None
         self._conversation: Conversation | None = None

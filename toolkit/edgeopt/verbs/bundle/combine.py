@@ -21,6 +21,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.generation import GENERATION
 from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines, make_table
+from edgeopt.report.result import PlainResult
 from edgeopt.runtime.bundle import (
     MOST_TARGETS,
     SCHEMA,
@@ -62,9 +63,9 @@ _OTHERWISE = (
     "check",
     "generation",
 )
-"""What may differ between recipes of one model: where it lies, what a form holds of it or how large its pictures are,
-what its tokens are guessed by, and what no
-answer depends on. Of `preprocess` the crop and at which part of their size JPEG files are decoded may differ."""
+"""Fields in which recipes of one model may differ: folder and description, parts that a form holds itself, size of its
+pictures, guesses of tokens, and fields on which no answer depends. In `preprocess` the crop and the part of its size at
+which a JPEG file is decoded may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,14 +396,13 @@ def summarize(bundle: Bundle, wrote: str = "") -> Document:
         next_command=f"edgeopt bench {shlex.quote(str(bundle.folder))}",
     )
     sections = (Section(table=table), Section("Why", values=reasons))
-    data = as_json(targets, size)
-    return Document("bundle", str(bundle.folder), f"Bundle {bundle.folder}", data, sections, verdict=verdict)
+    result = PlainResult(command="bundle", figures=_figures(targets, size))
+    return Document(result, str(bundle.folder), f"Bundle {bundle.folder}", sections, verdict=verdict)
 
 
-def as_json(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
+def _figures(targets: list[Bundle], size_bytes: int) -> dict[str, Any]:
     """Return plain values."""
     return {
-        "schema": 1,
         "folder": str(targets[0].folder),
         "size_bytes": size_bytes,
         "targets": [

@@ -35,7 +35,7 @@ from edgeopt.system.declared.device_times import (
 )
 from edgeopt.system.declared.target import Target, find_target
 from edgeopt.system.disk.files import require_writable
-from edgeopt.system.machine.environment import package_versions
+from edgeopt.system.machine.environment import package_versions, read_environment
 from edgeopt.system.machine.processor import cpu_flags, cpu_name
 from edgeopt.system.machine.threads import engine_threads
 from edgeopt.system.text import plural
@@ -119,7 +119,7 @@ def profile_device(
             engines=tuple(_engine_times(each, measured[each.target.name]) for each in engines[: len(measured)]),
         )
         write_device_times(result, file)  # each precision as soon as it is known: an interrupt leaves the others
-    done = DeviceProfile(result, file, ())
+    done = DeviceProfile(result, file, (), environment=read_environment())
     notes += [_unsure(row) for row in done.rows if row.most_off > _UNSURE]
     notes += [_hardly_checked(row) for row in done.rows if row.networks < LEAST_CHECKS]
     return replace(done, notes=tuple(dict.fromkeys(notes)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import Note
+from edgeopt.report.result import Result
 from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.system.declared.device_times import DeviceTimes, PrecisionTimes
+from edgeopt.system.machine.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,16 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceProfile:
+class DeviceProfile(Result):
     """A device's times, and the file that holds them."""
+
+    command: ClassVar[str] = "profile-device"
 
     times: DeviceTimes
     file: Path
     notes: tuple[Note, ...]
+    environment: Environment | None = None
+    """The device, and its software."""
 
     @property
     def rows(self) -> tuple[TableRow, ...]:
@@ -42,10 +48,16 @@ class DeviceProfile:
             for precision, times in engine.precisions.items()
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         rows = [{name: getattr(row, name) for name in TableRow.__slots__} for row in self.rows]
-        return {"file": str(self.file), "device": self.times.device, "threads": self.times.threads, "tables": rows}
+        return {
+            "file": str(self.file),
+            "device": self.times.device,
+            "threads": self.times.threads,
+            "tables": rows,
+            "notes": [asdict(note) for note in self.notes],
+        }
 
 
 def _row(engine: str, precision: str, times: PrecisionTimes) -> TableRow:

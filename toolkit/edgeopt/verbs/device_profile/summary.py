@@ -40,9 +40,8 @@ def summarize(result: DeviceProfile) -> Document:
         Section(values=(Value("next", use, is_command=True),)),
     ]
     return Document(
-        command="profile-device",
+        result,
         subject=times.device,
         title=f"Times of layers on {times.device}",
-        data=result.as_json(),
         sections=tuple(each for each in sections if each.table or each.values or each.notes),
     )

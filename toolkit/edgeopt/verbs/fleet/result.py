@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError
 from edgeopt.measurement.resources.cost import cloud_per_s
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.report.result import read_report
 from edgeopt.optimization.result import ModelReport
+from edgeopt.report.result import Result
 from edgeopt.system.text import format_score
 from edgeopt.system.toml import read_json
 from edgeopt.verbs.fleet.work import CellRun
@@ -122,14 +123,16 @@ class FleetBundle:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetResult:
+class FleetResult(Result):
     """All cells of a fleet."""
+
+    command: ClassVar[str] = "fleet"
 
     name: str
     folder: Path
     cells: tuple[CellResult, ...]
     before: Mapping[str, Mapping[str, Any]]
-    """What the last run of the fleet told of each cell, by its name."""
+    """Account of each cell from the fleet's last run, by the cell's name."""
     bundles: tuple[FleetBundle, ...] = ()
     """One of each workload of which a cell left a bundle."""
 
@@ -159,10 +162,9 @@ class FleetResult:
         lines = [(worse, text) for cell in self.cells for worse, text in _changes(cell, self.before.get(cell.name))]
         return tuple(text for _, text in sorted(lines, key=lambda line: not line[0]))
 
-    def as_json(self) -> dict[str, Any]:
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "schema": 1,
             "fleet": self.name,
             "cells": [cell.as_json() for cell in self.cells],
             "cost": self.cost,

@@ -36,10 +36,9 @@ def summarize(result: FleetResult) -> Document:
     """Return what a reader sees: a row a cell, the best of each workload, what changed since the last run."""
     best = _best(result.cells)
     return Document(
-        command="fleet",
+        result,
         subject=result.name,
         title=f"Fleet {result.name}",
-        data=result.as_json(),
         sections=(
             Section(table=_table(result.cells)),
             Section(

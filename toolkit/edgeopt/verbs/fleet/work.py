@@ -34,7 +34,8 @@ _LEFT_OUT = frozenset({".calibration", "candidates", "engines"})
 """Folders of a run, and of the runs of a pipeline's models, that stay on the worker: bundle and report come back."""
 _BUNDLE = "bundle"
 _BEGUN = "*run.json"
-"""What a run of any kind leaves where it begins, by which it is resumed: `run.json`, `language-run.json` and so on."""
+"""Pattern of the file that a run of any kind writes at its beginning and is resumed by: `run.json`, `language-run.json`
+and so on."""
 _running: dict[str, subprocess.Popen[bytes]] = {}
 """The commands that run in this process, by the key of their cell."""
 
@@ -68,10 +69,10 @@ class CellRun:
     waited_s: float
     """Seconds until the machine was free."""
     began_s: float
-    """By the worker's clock, in seconds since 1970."""
+    """Instant by the worker's clock, in seconds since 1970."""
     ended_s: float
     lines: tuple[str, ...]
-    """What the command said last."""
+    """Last lines of the command's output."""
     packed: bytes = b""
     """A tar with bundle and report."""
 

@@ -40,7 +40,7 @@ STOPPED = 97
 FILES = "@FILES@"
 """Stands in an argument for the folder that mirrors the files of the other side."""
 _LINKED_BYTES = 8 << 20
-"""From this size on a file that is only read is linked into a job and not copied."""
+"""Bytes from which on a file that is only read is linked into a job and not copied."""
 _KEPT_S, _DRAFT_S = 30 * 86400, 3600
 """Files, environments and results that nobody used for so long are removed, and so are drafts of files."""
 _STARTING_S = 30

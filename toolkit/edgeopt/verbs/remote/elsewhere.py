@@ -44,7 +44,7 @@ class RemoteCall:
     searches_there: bool = False
     """Whether candidates are made on the device too."""
     sample: str | None = None
-    """What `run` answers; None: an option asks, or it is another verb."""
+    """Sample that `run` answers; None: an option names it, or the verb is another."""
 
 
 def result_on(

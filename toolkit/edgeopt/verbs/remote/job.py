@@ -46,7 +46,7 @@ class JobRequest:
     worker: str
     """Key of the environment."""
     arguments: tuple[str, ...]
-    """Behind `edgeopt`."""
+    """Arguments behind `edgeopt`."""
     folder: str
     """Name in the mirror of the folder in which it runs."""
     files: Mapping[str, str]

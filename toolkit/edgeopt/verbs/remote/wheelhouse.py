@@ -16,6 +16,7 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.report.document import CommandOutcome, Document, Value, VerdictLines
+from edgeopt.report.result import PlainResult
 from edgeopt.system.disk.caches import cache_folder
 from edgeopt.system.disk.wheel import Wheel
 from edgeopt.system.text import format_bytes, plural, short
@@ -158,7 +159,7 @@ def wheels_for(facts: Any, wheel: Wheel, extras: Sequence[str]) -> tuple[Path, .
 def summarize(platform: DevicePlatform, wheels: Sequence[Path], folder: Path) -> Document:
     """Return what is shown of collected wheels."""
     size_bytes = sum(path.stat().st_size for path in wheels)
-    data = {
+    figures = {
         "processor": platform.processor,
         "python": platform.python,
         "folder": str(folder),
@@ -170,4 +171,5 @@ def summarize(platform: DevicePlatform, wheels: Sequence[Path], folder: Path) ->
     verdict = VerdictLines(
         CommandOutcome.DONE, sentence, (Value("size", format_bytes(size_bytes)),), next_command=following
     )
-    return Document("wheelhouse", str(platform), "Wheels for a device", data, verdict=verdict)
+    result = PlainResult(command="wheelhouse", figures=figures)
+    return Document(result, str(platform), "Wheels for a device", verdict=verdict)

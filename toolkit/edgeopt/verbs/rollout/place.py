@@ -72,7 +72,7 @@ class PlaceState:
     """The memory of a place."""
 
     versions: tuple[Version, ...] = ()
-    """In the order in which they were pushed, the last hundred."""
+    """Versions in the order in which they were pushed, the last hundred."""
     highest_serial: int | None = None
     """Highest number of the releases that ran here; None: none was signed."""
     history: tuple[str, ...] = ()

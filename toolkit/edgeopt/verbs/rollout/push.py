@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError
+from edgeopt.report.result import Result, fields_as_json
+from edgeopt.system.machine.environment import Environment, read_environment
 from edgeopt.verbs.rollout.canary import Canary, CanaryOptions, prove
 from edgeopt.verbs.rollout.place import Fate, Version, open_place
 
@@ -15,8 +17,10 @@ Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(Result):
     """The outcome of a push."""
+
+    command: ClassVar[str] = "push"
 
     place: Path
     version: Version
@@ -25,15 +29,23 @@ class Pushed:
     canary: Canary | None
     """None: nothing had to be proven, as it runs already or ran before."""
     went_back: bool = False
+    environment: Environment | None = None
+    """The device on which it was proven; None: nothing had to be."""
 
     @property
     def exit_code(self) -> int:
         """0: it runs; 2: it was refused, and the one before runs on."""
         return EXIT_MISSED if self.version.fate is Fate.REFUSED else EXIT_PASS
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def verdict_word(self) -> str:
+        """PASS or FAIL of what was proven; empty: nothing had to be."""
+        refused = "FAIL" if self.version.fate is Fate.REFUSED else ""
+        return refused or ("PASS" if self.canary else "")
+
+    def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self) | {"place": str(self.place), "exit_code": self.exit_code}
+        return fields_as_json(self) | {"place": str(self.place)}
 
 
 def push(
@@ -72,9 +84,9 @@ def push(
             raise
         if canary.refused:
             held.refuse(version, canary.refused)
-            return Pushed(place, held.state.versions[-1], before, canary)
-        held.switch(version)
-        return Pushed(place, held.state.versions[-1], before, canary)
+        else:
+            held.switch(version)
+        return Pushed(place, held.state.versions[-1], before, canary, environment=read_environment())
 
 
 def go_back(place: Path) -> Pushed:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from edgeopt.report.document import CommandOutcome, Document, Section, Value, VerdictLines
+from edgeopt.report.result import PlainResult
 from edgeopt.runtime.rollout.signature import Signature, signature_file
 from edgeopt.verbs.rollout.place import Fate
 from edgeopt.verbs.rollout.push import Pushed
@@ -31,9 +32,7 @@ def summarize(pushed: Pushed) -> Document:
         back = f"edgeopt push --back --to {shlex.quote(str(place))}"
         next_command = back if left and not pushed.went_back else ""
     verdict = VerdictLines(outcome, sentence, (Value("place", f"{place}/current"),), next_command=next_command)
-    return Document(
-        "push", str(place), f"Push into {place}", pushed.as_json(), (Section(values=values),), verdict=verdict
-    )
+    return Document(pushed, str(place), f"Push into {place}", (Section(values=values),), verdict=verdict)
 
 
 def summarize_signature(bundle: Path, signature: Signature) -> Document:
@@ -42,7 +41,8 @@ def summarize_signature(bundle: Path, signature: Signature) -> Document:
     facts = (Value("release", str(signature.serial)), Value("key", signature.key_id))
     following = f"edgeopt push {shlex.quote(str(bundle))} --to PLACE --on ssh://USER@HOST"
     verdict = VerdictLines(CommandOutcome.DONE, f"signed in {file}", facts, next_command=following)
-    return Document("sign", str(bundle), f"Signature of {bundle}", asdict(signature), verdict=verdict)
+    result = PlainResult(command="sign", figures={"file": str(file), **asdict(signature)})
+    return Document(result, str(bundle), f"Signature of {bundle}", verdict=verdict)
 
 
 def summarize_keys(private: Path, public: Path) -> Document:
@@ -50,6 +50,5 @@ def summarize_keys(private: Path, public: Path) -> Document:
     facts = (Value("public", f"{public}: devices get it, with edgeopt push --trust {public}"),)
     sentence = f"{private} is the private key: who has it may release; it has no password"
     verdict = VerdictLines(CommandOutcome.DONE, sentence, facts, next_command=f"edgeopt sign BUNDLE --key {private}")
-    return Document(
-        "sign", str(private), "A new pair of keys", {"private": str(private), "public": str(public)}, verdict=verdict
-    )
+    result = PlainResult(command="sign", figures={"private": str(private), "public": str(public)})
+    return Document(result, str(private), "A new pair of keys", verdict=verdict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.measurement.common_options import out_option
+from edgeopt.measurement.common_options import BUDGET, MODEL, out_option
 from edgeopt.measurement.endpoint.options import SERVERS, EndpointOptions
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.resources.prices import Prices
@@ -23,10 +23,10 @@ class EndpointBench(EndpointOptions, Prices):
     budget: AnswerBudget | None = option(
         None,
         "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
-        group="The budget",
+        group=BUDGET,
         syntax=Syntax.SERVER_BUDGET,
     )
-    out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
+    out: Path | None = out_option(MODEL, "bench.json, .md, .html and the raw samples")
 
 
 _BOTH = (

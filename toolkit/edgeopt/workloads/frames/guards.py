@@ -149,7 +149,7 @@ class PlacedNodes:
     """Where nodes run."""
 
     nodes: Mapping[str, int]
-    """By provider; empty where the engine does not say."""
+    """Number of nodes by provider; empty where the engine does not say."""
     off_device: int
     """Nodes elsewhere than on the first provider."""
 

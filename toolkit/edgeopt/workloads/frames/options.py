@@ -6,76 +6,76 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import CheckOptions
 from edgeopt.measurement.common_options import (
+    EXPORTED,
+    INPUT,
+    MODEL,
+    TASK,
     optimize_out_option,
     out_option,
     recipe_option,
     shapes_option,
     target_option,
 )
-from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import CompareOptions
-from edgeopt.measurement.frames import options as bench
 from edgeopt.measurement.frames.options import BenchOptions
-from edgeopt.optimization import options as optimize
-from edgeopt.optimization.options import Options
+from edgeopt.optimization.options import DEMANDS, LENGTH, Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 
-EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundle"
-"""Headings of the help."""
+AS_IT_IS = OptionGroup("model", "A model that is no bundle", "recipe and device")
+SHOWN = OptionGroup("shown", "What is shown", "integer tensors, or every node")
 
 
 @dataclass(frozen=True)
 class FrameBench(BenchOptions):
     """Options of `bench` for a model that answers frames."""
 
-    target: str = target_option(bench.MODEL)
-    recipe: str | None = recipe_option(bench.MODEL)
-    out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
+    target: str = target_option(MODEL)
+    recipe: str | None = recipe_option(MODEL)
+    out: Path | None = out_option(MODEL, "bench.json, .md, .html and the raw samples")
 
 
 @dataclass(frozen=True)
 class FrameCompare(CompareOptions):
     """Options of `compare` for models that answer frames."""
 
-    target: str = target_option(compare.MODEL)
-    recipe: str | None = recipe_option(compare.MODEL)
+    target: str = target_option(MODEL)
+    recipe: str | None = recipe_option(MODEL)
 
 
 @dataclass(frozen=True)
 class FrameCheck(CheckOptions):
     """Options of `check` for a model that answers frames."""
 
-    target: str = target_option(check.MODEL)
-    recipe: str | None = recipe_option(check.MODEL)
+    target: str = target_option(MODEL)
+    recipe: str | None = recipe_option(MODEL)
 
 
 @dataclass(frozen=True)
 class FrameOptimize(Options):
     """Options of `optimize` for a model that answers frames."""
 
-    target: str = target_option(optimize.MODEL, required=True)
-    recipe: str | None = recipe_option(optimize.MODEL)
-    out: Path | None = optimize_out_option(optimize.MODEL)
+    target: str = target_option(MODEL, required=True)
+    recipe: str | None = recipe_option(MODEL)
+    out: Path | None = optimize_out_option(MODEL)
     fps: float | None = option(
-        None, "The budget, given as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
+        None, "The budget, given as frames a second.", group=DEMANDS, syntax=Syntax.NUMBER, least=0, above=True
     )
     cluster: str = option(
         "",
-        "Workers that score candidates: those of a Dask scheduler such as tcp://lab:8786, or local:2 on this machine. "
-        "Times are measured here alone.",
-        group=optimize.LENGTH,
+        "Workers that score candidates: those of a Dask scheduler such as tcp://lab:8786, or local:2 for two on this "
+        "machine. Times are measured here alone.",
+        group=LENGTH,
         metavar="ADDRESS",
         shown="none, this process scores",
     )
-    dry_run: bool = option(False, "Print the plan and stop.", group=optimize.LENGTH, syntax=Syntax.FLAG)
+    dry_run: bool = option(False, "Print the plan and stop.", group=LENGTH, syntax=Syntax.FLAG)
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = option(
         (),
-        "Name and shape of an input for the export, in order; with a type: ids=1x128:int64. Repeatable.",
+        INPUT,
         "--input",
         group=EXPORTED,
         syntax=Syntax.TYPED_SHAPE,
@@ -84,7 +84,7 @@ class FrameOptimize(Options):
     )
     task: str = option(
         "",
-        "For hf: the task of the model, by optimum's name, such as feature-extraction.",
+        TASK,
         group=EXPORTED,
         metavar="NAME",
         shown="the task of the model's class",
@@ -100,22 +100,22 @@ class FrameInspect:
         "Device for which the placement of each node is shown.",
         "--target",
         "-t",
-        group="Model and device",
+        group=MODEL,
         syntax=Syntax.TARGET,
         metavar="NAME|FILE",
     )
-    recipe: str | None = recipe_option("Model and device")
-    shapes: Mapping[str, tuple[int, ...]] = shapes_option("Model and device")
+    recipe: str | None = recipe_option(MODEL)
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
     quantized: bool = option(
         False,
         "Show the integer tensors instead: type, scale, zero point.",
-        group="What is shown",
+        group=SHOWN,
         syntax=Syntax.FLAG,
     )
     calib: str = option(
         "",
         "With --quantized: also measure the error of each tensor.",
-        group="What is shown",
+        group=SHOWN,
         metavar="PICTURES",
         file_use=FileUse.READ,
     )
@@ -123,14 +123,14 @@ class FrameInspect:
         "",
         "With --calib: the float model to compare with.",
         "--float",
-        group="What is shown",
+        group=SHOWN,
         metavar="FILE",
         file_use=FileUse.READ,
     )
     nodes: bool = option(
         False,
         "With --target: list every node, not only the refused ones.",
-        group="What is shown",
+        group=SHOWN,
         syntax=Syntax.FLAG,
     )
 
@@ -162,7 +162,7 @@ class FrameRun(LiveOptions):
 
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
-"""What `check` can leave out."""
+"""Checks that `check --skip` can leave out."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": FrameBench,

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.measurement.check.options import MEASURED, Gate
+from edgeopt.measurement.check.options import Gate
 from edgeopt.measurement.common_options import (
+    EXPORTED,
+    LANGUAGE,
+    MEASURED,
+    MODEL,
+    TASK,
+    WITHOUT_DRAFT,
     optimize_out_option,
     out_option,
     output_tokens_option,
@@ -17,26 +23,27 @@ from edgeopt.measurement.common_options import (
     threads_option,
 )
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, SideOptions, context_option
+from edgeopt.measurement.generation.options import GenerationOptions, SideOptions, context_option
 from edgeopt.measurement.resources.prices import Prices
-from edgeopt.optimization import options as optimize
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.recipes.texts.answer_defaults import ANSWER_TOKENS, GUESSES
 from edgeopt.recipes.texts.beams import MOST_BEAMS
+from edgeopt.running.live_options import STREAM
 from edgeopt.runtime.decoding.sampling import DRAWN, SamplingFlags
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 from edgeopt.workloads._serving import ServeFlags
 from edgeopt.workloads.frames.options import FrameInspect
 
-GUESSING, SPEECH = "Guessing ahead", "Speech"
-"""Headings of the help."""
+FORM = OptionGroup("form", "The answer's form", "length, end, schema")
+GUESSING = OptionGroup("guess", "Guessing ahead", "speculative decoding")
+SPEECH = OptionGroup("speech", "Speech", "times, languages, silence")
 
 
 @dataclass(frozen=True)
 class GenerationBench(GenerationOptions, Prices):
     """Options of `bench` for a model that writes tokens."""
 
-    out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
+    out: Path | None = out_option(MODEL, "bench.json, .md, .html and the raw samples")
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,12 @@ class GenerationCheck(Gate):
 class GenerationOptimize(LanguageOptions):
     """Options of `optimize` for a model that writes tokens."""
 
-    target: str = target_option(optimize.MODEL, required=True)
-    out: Path | None = optimize_out_option(optimize.MODEL)
+    target: str = target_option(MODEL, required=True)
+    out: Path | None = optimize_out_option(MODEL)
     task: str = option(
         "",
-        "For hf: the task of the model, by optimum's name, such as feature-extraction.",
-        group="Models that are exported first",
+        TASK,
+        group=EXPORTED,
         metavar="NAME",
         shown="the task of the model's class",
     )
@@ -91,7 +98,7 @@ def _guesses_option() -> Any:
 def _draft_option() -> Any:
     return option(
         None,
-        "A smaller model with the same tokens that makes the guesses; none: guess from the text so far.",
+        f"A smaller model with the same tokens that makes the guesses{WITHOUT_DRAFT}.",
         group=GUESSING,
         metavar="MODEL",
         shown="the recipe's",
@@ -136,8 +143,9 @@ class GenerationRun(SamplingFlags):
 
     prompt: str | None = option(
         None,
-        "Text that the language model answers, in place of SOURCE; beside a sound: what was said before it.",
+        "Text that a language model answers; it stands in place of SOURCE. Beside a sound: what was said before it.",
         group=LANGUAGE,
+        common=True,
         metavar="TEXT",
     )
     image: tuple[Path, ...] = option(
@@ -149,12 +157,16 @@ class GenerationRun(SamplingFlags):
         repeatable=True,
     )
     chat: bool = option(
-        False, "Hold a conversation: each line is a turn, an empty line ends it.", group=LANGUAGE, syntax=Syntax.FLAG
+        False,
+        "Hold a conversation with the language model: each line is a turn, an empty line ends it.",
+        group=LANGUAGE,
+        common=True,
+        syntax=Syntax.FLAG,
     )
     output_tokens: int | None = option(
         None,
         "Most tokens of the answer.",
-        group=LANGUAGE,
+        group=FORM,
         syntax=Syntax.WHOLE,
         least=1,
         shown=f"{ANSWER_TOKENS}",
@@ -163,8 +175,8 @@ class GenerationRun(SamplingFlags):
     prefixes: Path | None = _prefixes_option()
     long: str | None = option(
         None,
-        "What to do with a prompt longer than the context, or a sound longer than a window: refuse it, cut this part "
-        "of it, let the model summarise the text in parts, or hear the sound window by window.",
+        "What to do with a prompt longer than the context, or a sound longer than a window: refuse it, cut off its "
+        "head, middle or tail, let the model summarise the text, or hear the sound window by window.",
         group=LANGUAGE,
         syntax=Syntax.CHOICE,
         choices=("refuse", "head", "middle", "tail", "summarise", "windows"),
@@ -178,12 +190,12 @@ class GenerationRun(SamplingFlags):
         syntax=Syntax.FLAG,
     )
     stop: tuple[str, ...] = option(
-        (), "End the answer before this text; repeatable.", group=LANGUAGE, metavar="TEXT", repeatable=True
+        (), "End the answer before this text; repeatable.", group=FORM, metavar="TEXT", repeatable=True
     )
     schema: Path | None = option(
         None,
         "JSON schema that the answer follows.",
-        group=LANGUAGE,
+        group=FORM,
         syntax=Syntax.FILE,
         metavar="FILE",
         shown="any text",
@@ -191,7 +203,7 @@ class GenerationRun(SamplingFlags):
     grammar: Path | None = option(
         None,
         "Grammar that the answer follows, in llama.cpp's notation (GBNF) or Lark's.",
-        group=LANGUAGE,
+        group=FORM,
         syntax=Syntax.FILE,
         metavar="FILE",
         shown="any text",
@@ -235,11 +247,11 @@ class GenerationRun(SamplingFlags):
     budget: AnswerBudget | None = option(
         None,
         "For a language model: ttft:200ms,tpot:20ms (first token, each next token).",
-        group="The stream",
+        group=STREAM,
         syntax=Syntax.ANSWER_BUDGET,
         shown="none for a language model",
     )
-    threads: int = threads_option("The stream", "as measured")
+    threads: int = threads_option(STREAM, "as measured")
 
 
 @dataclass(frozen=True)
@@ -251,7 +263,7 @@ class GenerationServe(ServeFlags):
     prefixes: Path | None = _prefixes_option()
     tpot_ms: float | None = option(
         None,
-        "If next tokens come more slowly than this, such as 40ms, prompts of others wait.",
+        "Time of a next token, such as 40ms: while tokens come more slowly, prompts of others wait.",
         "--tpot",
         group=LANGUAGE,
         syntax=Syntax.MILLISECONDS,
@@ -275,7 +287,7 @@ class GenerationServe(ServeFlags):
 
 
 CHECKS = ("latency", "accuracy", "size", "memory")
-"""What `check` can leave out; `accuracy` is the perplexity, `memory` the cache."""
+"""Checks that `check --skip` can leave out; `accuracy` is the perplexity, `memory` the cache."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": GenerationBench,

@@ -53,7 +53,7 @@ class RivalSides:
     lost: dict[str, Note]
     """Why rivals are left out, or have no perplexity, by label."""
     figures: Mapping[str, Mapping[str, SideFigure]]
-    """By label, when they are measured."""
+    """Figures by label, once they are measured."""
 
     @property
     def facts(self) -> tuple[SideFacts, ...]:

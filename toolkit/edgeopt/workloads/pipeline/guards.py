@@ -24,7 +24,7 @@ class HeldAnswers:
     scored: Scored | None
     """Accuracy by the metric of the last model's task; None: labels are answers."""
     right: tuple[float, ...]
-    """By picture 1 where the answer is right, else 0; empty where `scored` tells."""
+    """Judgement of each picture: 1 where the answer is right, else 0; empty where `scored` tells."""
 
 
 @dataclass(frozen=True, slots=True)

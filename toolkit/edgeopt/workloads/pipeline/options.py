@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.measurement.check import options as check
 from edgeopt.measurement.check.options import Gate
 from edgeopt.measurement.common_options import (
+    ARRIVALS,
     LABEL_KINDS,
+    MEASURED,
+    MODEL,
     code_option,
     optimize_out_option,
     out_option,
@@ -18,28 +20,25 @@ from edgeopt.measurement.common_options import (
     source_option,
     target_option,
 )
-from edgeopt.measurement.compare import options as compare
 from edgeopt.measurement.compare.options import Contest
-from edgeopt.measurement.frames import options as bench
 from edgeopt.measurement.frames.options import MeasureOptions
-from edgeopt.optimization import options as optimize
-from edgeopt.optimization.options import Options
+from edgeopt.optimization.options import DEMANDS, Options
 from edgeopt.running.live_options import LiveOptions
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 
 
 @dataclass(frozen=True)
 class PipelineBench(MeasureOptions):
     """Options of `bench` for a pipeline."""
 
-    target: str = target_option(bench.MODEL)
-    out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
+    target: str = target_option(MODEL)
+    out: Path | None = out_option(MODEL, "bench.json, .md, .html and the raw samples")
     code: Path | None = code_option()
-    seed: int = seed_option(bench.ARRIVALS, "arrivals, phases and orders")
+    seed: int = seed_option(ARRIVALS, "arrivals, phases and orders")
     """Frames come one after the other: it decides nothing here, and is taken so that scripts hold for every kind."""
 
 
-def _labels_option(group: str) -> Any:
+def _labels_option(group: OptionGroup) -> Any:
     text = f"Labels that judge the accuracy: {LABEL_KINDS}."
     return option(None, text, group=group, metavar="LABELS", shown="the pipeline's own", file_use=FileUse.READ)
 
@@ -48,9 +47,9 @@ def _labels_option(group: str) -> Any:
 class PipelineCompare(Contest):
     """Options of `compare` for pipelines."""
 
-    target: str = target_option(compare.MODEL)
-    source: str | Path | None = source_option(compare.MEASURED, "those of the first pipeline")
-    eval: str | Path | None = _labels_option(compare.MEASURED)
+    target: str = target_option(MODEL)
+    source: str | Path | None = source_option(MEASURED, "those of the first pipeline")
+    eval: str | Path | None = _labels_option(MEASURED)
     code: Path | None = code_option()
 
 
@@ -58,9 +57,9 @@ class PipelineCompare(Contest):
 class PipelineCheck(Gate):
     """Options of `check` for a pipeline."""
 
-    target: str = target_option(check.MODEL)
-    source: str | Path | None = source_option(check.MEASURED, "the pipeline's own")
-    eval: str | Path | None = _labels_option(check.MEASURED)
+    target: str = target_option(MODEL)
+    source: str | Path | None = source_option(MEASURED, "the pipeline's own")
+    eval: str | Path | None = _labels_option(MEASURED)
     code: Path | None = code_option()
 
 
@@ -68,10 +67,10 @@ class PipelineCheck(Gate):
 class PipelineOptimize(Options):
     """Options of `optimize` for a pipeline."""
 
-    target: str = target_option(optimize.MODEL, required=True)
-    out: Path | None = optimize_out_option(optimize.MODEL)
+    target: str = target_option(MODEL, required=True)
+    out: Path | None = optimize_out_option(MODEL)
     fps: float | None = option(
-        None, "The budget, given as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
+        None, "The budget, given as frames a second.", group=DEMANDS, syntax=Syntax.NUMBER, least=0, above=True
     )
     code: Path | None = code_option()
 
@@ -84,7 +83,7 @@ class PipelineRun(LiveOptions):
 
 
 CHECKS = ("latency", "accuracy", "size")
-"""What `check` can leave out."""
+"""Checks that `check --skip` can leave out."""
 OPTIONS: Mapping[str, type] = {
     "bench": PipelineBench,
     "compare": PipelineCompare,

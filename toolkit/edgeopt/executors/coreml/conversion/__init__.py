@@ -30,11 +30,11 @@ class PackageForm:
     file: str
     """Name of the package."""
     precision: str
-    """What floats are stored and computed in: `fp16` or `fp32`."""
+    """Type in which floats are stored and computed: `fp16` or `fp32`."""
     weights: str
-    """What weights are stored in, in a word."""
+    """Type in which weights are stored, in a word."""
     between: str
-    """What is handed from layer to layer, in a few words."""
+    """Type of the values between layers, in a few words."""
     rounds: bool = True
     """Pairs between nodes round as the model says; otherwise weights alone are integers."""
 

@@ -30,7 +30,7 @@ _OF_ALIKE = ("Add", "Sub", "Mul", "Div", "Max", "Min")
 """Ops that lay a constant beside a tensor, axis by axis."""
 
 Order: TypeAlias = tuple[int, ...]
-"""For each axis of a tensor of the model: the axis of the variable that lies there."""
+"""Axes of a variable, one for each axis of the model's tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._conversion.folding import fold, join_gelus
+from edgeopt.executors._conversion.found_grids import derive_shapes
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep, with_activations
 from edgeopt.executors.litert.conversion.grids import step_of
 from edgeopt.executors.litert.conversion.network import to_bytes, without_unused
@@ -24,7 +25,8 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
 
     Args:
         model: Every shape known; pairs of QuantizeLinear and DequantizeLinear on 8-bit integers become LiteRT's integer
-            operators with these very scales where LiteRT has them.
+            operators with these very scales where LiteRT has them, and products whose grids are found as the model runs
+            become operators that find them by themselves.
         pictures_last: Inputs of four axes have their channels last, as apps for LiteRT have them; outputs keep the
             model's order.
 
@@ -36,6 +38,7 @@ def to_tflite(model: Model, *, pictures_last: bool = False) -> bytes:
     graph = Graph.from_model(model)
     if not graph.outputs:
         raise InvalidFileError("the model has no outputs", remedy="export the model again")
+    derive_shapes(graph)
     fold(graph)
     join_gelus(graph)
     conversion = TfliteConversion(graph, pictures_last=pictures_last)

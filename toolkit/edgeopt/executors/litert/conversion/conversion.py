@@ -20,7 +20,7 @@ from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork, Tfl
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 
 Order: TypeAlias = tuple[int, ...]
-"""For each axis of the tensor as it is stored: the axis of the model's tensor that lies there."""
+"""Axes of the model's tensor, one for each axis of the tensor as it is stored."""
 MOST_AXES = 6
 """Axes that LiteRT's Transpose knows."""
 ANY_TYPE = frozenset({"float32", "int32", "int64", "uint8", "bool"})

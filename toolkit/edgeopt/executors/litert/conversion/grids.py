@@ -21,7 +21,7 @@ from edgeopt.graph.graph import Node, Value, attribute, op_name
 Fits: TypeAlias = Callable[[Sequence[Grid], Sequence[Grid]], bool]
 """Whether an operator computes what the pairs say, from the grids of its inputs and of its outputs."""
 _SHIFT = 128
-"""From unsigned to signed 8-bit integers, zero points too: the same numbers."""
+"""Difference of unsigned and signed 8-bit integers, zero points too: the numbers stay the same."""
 _ONE_INPUT = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Ops whose further inputs are constants; two tensors of a MatMul are multiplied in float."""
 _LIMITS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}

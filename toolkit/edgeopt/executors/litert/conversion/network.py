@@ -21,7 +21,7 @@ _IDENTIFIER = b"TFL3"
 _LARGEST_FILE = (1 << 31) - (1 << 24)
 """Offsets of a file are signed 32-bit integers; the rest is left for tensors and operators."""
 _ALIGNMENT = 16
-"""What the schema wants of a buffer (`force_align`), which its Python code does not keep."""
+"""Bytes to which the schema aligns a buffer (`force_align`); its Python code does not."""
 _TYPES: Mapping[str, str] = {
     "float32": "FLOAT32",
     "int8": "INT8",
@@ -54,6 +54,8 @@ _OF_FLOATS: Mapping[str, int] = {
     "BROADCAST_TO": 2,
 }
 """Versions of what is written here for floats (a bias, dilations, half pixels), where that is not the first."""
+_OF_FOUND_GRIDS: Mapping[str, int] = {"FULLY_CONNECTED": 12}
+"""First versions of operators that take floats and weights in int8, with a scale for each output."""
 _TABLES: Mapping[str, str] = {
     "MAXIMUM": "MaximumMinimumOptions",
     "MINIMUM": "MaximumMinimumOptions",
@@ -83,7 +85,7 @@ _ENUMERATIONS: Mapping[str, str] = {
     "outDataType": "TensorType",
     "outputType": "TensorType",
 }
-"""What the words of these options are names of."""
+"""Option whose value may be a word -> the schema's enumeration that has this word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ def _value(words: Any, key: str, value: Any) -> Any:
 
 def _version(network: TfliteNetwork, operator: TfliteOperator) -> int:
     types = {network.tensors[place].dtype for place in operator.inputs if place >= 0}
+    if network.tensors[operator.inputs[0]].dtype == "float32" and "int8" in types:
+        return _OF_FOUND_GRIDS[operator.code]
     if "int8" in types:
         return _OF_INTEGERS.get(operator.code, 2)
     return _OF_FLOATS.get(operator.code, 1)

@@ -21,7 +21,7 @@ _FLOAT_TAG = 0
 _ARRAY = -23300
 """An array's key in the text is this less its number."""
 _WORD = re.compile(r"[^!-~]+")
-"""What a name may not hold: the text is read by `%255s`."""
+"""Characters that a name may not hold: the text is read by `%255s`."""
 _LARGEST = 3.4028234e38
 """The largest float32 whose seven digits are not above it."""
 _LONGEST_NAME = 200

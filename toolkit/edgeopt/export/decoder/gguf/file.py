@@ -41,7 +41,7 @@ _MATRIX = 2
 _NEIGHBOURS = ("llama", "granite", "granitemoe")
 """Those of which llama.cpp turns neighbours."""
 _DIVISORS = "rope_freqs.weight"
-"""What llama.cpp divides the frequency of each pair by: Llama 3.1 and later have it."""
+"""Tensor of divisors of each pair's frequency, as llama.cpp applies them; Llama 3.1 and later have it."""
 _BY_LENGTH = ("rope_factors_long.weight", "rope_factors_short.weight")
 """Two sets of such numbers, of which the length of the context chooses one (Phi-3)."""
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -79,7 +79,7 @@ _PATTERNS = {
 }
 """`tokenizer.ggml.pre` to how a text is cut in words, as in llama.cpp (`llama-vocab.cpp`); empty: as GPT-2 does."""
 _AS_GPT_2 = ("gpt-2", "olmo", "smollm", "refact")
-"""What the pattern leaves is cut in words as GPT-2 does."""
+"""`tokenizer.ggml.pre` whose pattern splits off digits at most; the rest of a text is cut in words as GPT-2 does."""
 _BEGIN = (*_OF_LLAMA_3, "tekken")
 """Whole words are tokens at once; texts begin with a first token where the file says nothing else, as in llama.cpp."""
 

@@ -66,7 +66,7 @@ class ModelWork:
     """Numbers of parts that nobody has."""
     answered: dict[int, AnsweredFrames] = field(default_factory=dict)
     proof: str = ""
-    """What this machine makes of the first frame; empty: not known yet."""
+    """Hash of this machine's answer to the first frame; empty: not known yet."""
     fault: str = ""
     """Why workers do not answer this model; empty: they do."""
 

@@ -11,7 +11,7 @@ from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.endpoint.connection import ConnectTimes, ServerPlace
 
 Sample = Frame | Tensors
-"""What is sent: a picture, or tensors by name."""
+"""One request's content: a picture, or tensors by name."""
 CONNECTED_NS: Final = ConnectTimes(0, 0, 0, 0)
 """The times of a connection that was there already."""
 
@@ -33,9 +33,9 @@ class FrameExchange:
     send_ns: int = 0
     """Until the kernel had sent the request; where it does not tell, until it had taken it."""
     wait_ns: int = 0
-    """From there to the first byte of the reply: the way there and back, and the server."""
+    """Nanoseconds from there to the first byte of the reply: the way there and back, and the server."""
     download_ns: int = 0
-    """From the first byte to the last."""
+    """Nanoseconds from the first byte to the last."""
     parse_ns: int = 0
     """Until the bytes were an answer."""
     request_bytes: int = 0

@@ -95,11 +95,12 @@ class FrameServerResult(BenchResult):
     """A server of frames, from its client's side."""
 
     kind: ClassVar[str] = "endpoint"
+    over_network: ClassVar[bool] = True
     address: str
     interface: str
     model: str
     sent: str
-    """What was sent, for a reader."""
+    """The frames that were sent, in words."""
     once: Mapping[str, Summary]
     """Stages of a new connection: `dns`, `connect`, `tls`."""
     trip_ms: float
@@ -110,7 +111,7 @@ class FrameServerResult(BenchResult):
     tells_sending: bool
     """Whether sending was seen; if not, it counts as the server's time."""
     alone: tuple[EncodedTimes, ...]
-    """By encoding, one frame at a time, all in turns."""
+    """Times of frames sent singly, by encoding, all in turns."""
     ratios: Mapping[str, Ratio]
     """How many times as fast the other encodings are as the first."""
     load: str

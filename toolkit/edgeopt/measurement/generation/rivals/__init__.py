@@ -58,7 +58,7 @@ class EngineAnswer:
 
     tokens: tuple[int, ...]
     begun_ns: int
-    """On the monotonic clock, which all processes share."""
+    """Instant on the monotonic clock, which all processes share."""
     at_ns: tuple[int, ...]
     """When each token was there, since it began."""
 

@@ -141,7 +141,7 @@ class JudgingText:
     differ."""
     why_not_judged: str = ""
     sources: tuple[Prompt, ...] = ()
-    """What an encoder hears or reads while it is timed."""
+    """Prompts of an encoder (sounds or texts) while it is timed."""
 
     @property
     def sha256(self) -> str:

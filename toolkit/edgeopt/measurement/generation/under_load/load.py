@@ -21,7 +21,8 @@ LEAST_ANSWERS = 12
 _LONGER, _LONGER_S = 12, 60.0
 """Times the seconds asked for, and seconds: after the longer of both a run ends with fewer answers than wanted."""
 _DRAIN_S = 10.0
-"""At least so long, and as long as the timetable, waiting requests are still answered after the last arrival."""
+"""Least seconds in which waiting requests are still answered after the last arrival; a longer timetable gives as many
+as it lasts."""
 _LOOK_S = 0.05
 
 
@@ -38,10 +39,10 @@ class LoadRun:
     """Why texts take turns; empty: they do not."""
     cache_bytes: int
     window_ns: int
-    """In which requests were sent."""
+    """Nanoseconds in which requests were sent."""
     requests: tuple[Answered, ...]
     work: BatchWork
-    """What the engine ran."""
+    """The engine's runs and tokens in this run."""
     waiting: int
     """Requests without a slot when the last one of a timetable had been sent."""
 

@@ -45,7 +45,7 @@ class LoadTimes:
     """Why they are not; empty: they are."""
     cache_bytes: int
     seconds: float
-    """In which requests were sent."""
+    """Time in which requests were sent."""
     requests: int
     unfinished: int
     """Given up long after the last request was sent."""
@@ -62,7 +62,8 @@ class LoadTimes:
     by_length: tuple[AnswerTimes, ...]
     goodput: Goodput | None
     judged: AnswerVerdict | None
-    """What the answers prove about the budget; given up ones are over every limit."""
+    """Verdict of the answers on the budget, where requests that were given up exceed every limit; None: no budget was
+    set."""
 
 
 def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: float = MAX_MISS) -> LoadTimes:

@@ -23,7 +23,7 @@ class Load(ABC):
     """One load; as a text it is what `--load` takes."""
 
     example: ClassVar[str]
-    """What to write for one, such as `fps:30`."""
+    """An example of its text, such as `fps:30`."""
     takes_phases: ClassVar[bool] = False
     """Whether streams may begin at different parts of a period."""
     takes_jitter: ClassVar[bool] = False

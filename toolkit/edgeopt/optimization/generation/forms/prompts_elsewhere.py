@@ -41,7 +41,7 @@ class FormElsewhere:
     name: str
     told: str
     scheme: str
-    """In the words of targets, the arithmetic behind the `+`."""
+    """Scheme in the words of targets, the arithmetic behind the `+`."""
     make_prompts: Callable[[Workplace], Model | None]
     """Returns the graph of prompts; None: what it is made of is not there."""
     make_whole: Callable[[Workplace], Model | None]

@@ -59,7 +59,7 @@ class ImageTable:
     mean: tuple[_Number, ...] = (0.0, 0.0, 0.0)
     """Subtracted from red, green and blue."""
     std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
-    """What the differences are divided by."""
+    """Divisors of the differences."""
     around: str = ""
     """Text before each tile and behind the last, such as `<fake_token_around_image>`."""
     whole: str = ""

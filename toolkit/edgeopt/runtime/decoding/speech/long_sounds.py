@@ -22,7 +22,7 @@ from edgeopt.runtime.decoding.generation import Account, Generation, Long, Piece
 _LAST = 5
 """A window ends somewhere in its last fifth."""
 _PAUSE_S, _FRAME_S = 0.2, 0.02
-"""What is taken for a pause: a fifth of a second, whose power is counted in frames."""
+"""Seconds of silence that count as a pause, and seconds of a frame in which its power is taken."""
 _TOLD = ("token_at_ns", "reason")
 """Fields of an account that are not summed over windows."""
 

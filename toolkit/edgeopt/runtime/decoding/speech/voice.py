@@ -26,7 +26,7 @@ _LOWER = 0.15
 PAD_S = 0.4
 """Heard before and behind each stretch: words begin and end softly."""
 _LEAST_S = 0.1
-"""What is shorter is no speech."""
+"""Seconds below which a stretch of sound is no speech."""
 PAUSE_S = 2.0
 """A pause that ends a stretch of a whole sound: shorter ones are heard, as sentences have them."""
 STREAM_PAUSE_S = 0.8

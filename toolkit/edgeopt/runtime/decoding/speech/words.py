@@ -33,9 +33,9 @@ class SpeechWord:
     """One word, and when it is said."""
 
     text: str
-    """With the marks beside it, and the space before it."""
+    """The word, with the marks beside it and the space before it."""
     start_s: float
-    """In seconds of the sound."""
+    """Beginning in seconds of the sound."""
     end_s: float
 
     def as_json(self) -> dict[str, Any]:

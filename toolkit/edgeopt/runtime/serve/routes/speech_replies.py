@@ -25,7 +25,7 @@ from edgeopt.runtime.serve.routes.speech_request import SRT, TEXT, VERBOSE, VTT,
 _FRAMES_A_SECOND = 100
 """`seek` counts frames of Whisper's features."""
 _LEAST_LOGPROB = -9999.0
-"""What stands for minus infinity, which JSON has not."""
+"""Logarithm in place of minus infinity, which JSON has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class HeardSpeech:
     seconds: float
     """How long the sound is."""
     figures: Mapping[str, Any]
-    """What the server alone knows: its times."""
+    """Times that the server measured."""
 
     @property
     def text(self) -> str:

@@ -24,8 +24,8 @@ _MOST_TOKENS: Final = 512
 """Tokens of one run, filled ones too, unless a single text has more: its numbers stay near the processor. Of an encoder
 384 wide, 1,024 tokens of long texts take a tenth more each than a text of 256 alone."""
 _RUN_TOKENS: Final = 12
-"""What a run costs beside its tokens, in tokens, as it reads all weights: 1.3 ms, and 0.11 ms a token, on a core of Zen
-5. To fill more than that costs more than it saves."""
+"""Cost of a run beside its tokens, in tokens, since it reads all weights: 1.3 ms, and 0.11 ms a token, on a core of Zen
+5. More filling than that costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class TextsRead:
     cut: list[int]
     """Places of texts that were cut."""
     times_ns: Mapping[str, int]
-    """From `queue` on, by stage."""
+    """Times from `queue` on, by stage."""
 
     @property
     def usage(self) -> dict[str, int]:

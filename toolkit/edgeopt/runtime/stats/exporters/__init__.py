@@ -13,7 +13,7 @@ from edgeopt.system.declared import registry
 from edgeopt.system.processes.closing import Closing
 
 Sources = Mapping[str, Callable[[], Stats]]
-"""What is told of, by name: `{"door": stream.stats}`."""
+"""Statistics by name: `{"door": stream.stats}`."""
 
 
 class Export(Closing):

@@ -28,7 +28,7 @@ from edgeopt.steps.convert.blocks import Blocks
 Matrix = NDArray[np.float32]
 
 DAMPING = 0.3
-"""What is added to the diagonal of X^T X, as a share of its mean. With little text (3,000 tokens) the next token's
+"""Addition to the diagonal of X^T X, as a share of its mean. With little text (3,000 tokens) the next token's
 divergence is 13e-3 nats with it and 17e-3 with 0.01, the share of GPTQ's code; with much text they are alike."""
 _NARROWER = np.linspace(0.8, 1.0, 5, dtype=np.float32)
 """Parts of the range of a block that a grid may cover."""

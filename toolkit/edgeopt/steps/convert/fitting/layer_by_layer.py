@@ -37,7 +37,7 @@ from edgeopt.system.processes.time_limit import require_pace, require_time
 Matrix = NDArray[np.float32]
 
 _PACED = 8
-"""Behind one eighth of the matrices, some layers of all, the pace of the others is known."""
+"""The pace is known behind the first eighth of the matrices, some layers of all."""
 _MOST_COLUMNS = 4096
 """Outputs whose losses are held at once."""
 _SUMS = ("Add", "SkipSimplifiedLayerNormalization", "SkipLayerNormalization")

@@ -43,7 +43,7 @@ class TwoRuns:
         self._waited = set(ends)
         self._ran = set[Node]()
         self.own: list[Held] = [dict(text) for text in texts]
-        """What each text made so far and later nodes read, by name."""
+        """Values made from each text so far that later nodes read, by name."""
         self.other: list[Held] = [dict(text) for text in texts]
         """The same with other matrices."""
         self._is_same = True

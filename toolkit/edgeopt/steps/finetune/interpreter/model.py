@@ -31,7 +31,7 @@ _INTEGER_OPS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearConcat", "QGemm"}
     | {"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLinear", "MatMulNBits"}
 )
-"""What computes with integers itself: nothing is left there to round."""
+"""Operators that compute with integers themselves: nothing is left there to round."""
 _ALIKE, _ALIKE_ON_GRIDS = 1e-3, 0.1
 """Largest error over the answer, both root mean square, between a sample among others and the sample alone."""
 
@@ -46,9 +46,9 @@ class _Way:
     """How inputs of certain shapes are computed."""
 
     one: ComputationPlan
-    """For a single sample."""
+    """Plan for a single sample."""
     all: ComputationPlan | None
-    """For all samples at once; None: one by one."""
+    """Plan for all samples at once; None: one by one."""
     first: Values
     """The answers to the first sample alone, against which the first answers for all are checked; then empty."""
 

@@ -36,7 +36,7 @@ class Rounding:
 
     grids: Grids = field(default_factory=Grids)
     steps: tuple[NodeStep, ...] = ()
-    """What makes scales and rounded constants of the parameters."""
+    """Steps that make scales and rounded constants from the parameters."""
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """First values of what is trained, by the names of integer constants and scales."""
     frozen: Mapping[str, torch.Tensor] = field(default_factory=dict)

@@ -42,10 +42,10 @@ class TimedLayer:
 
     nodes: tuple[onnx.NodeProto, ...]
     activations: tuple[str, ...]
-    """What it reads that is no constant."""
+    """Names of the tensors that it reads and that are no constants."""
     constants: tuple[str, ...]
     outputs: tuple[str, ...]
-    """What others read of it."""
+    """Names of its outputs that other layers read."""
 
     @property
     def is_weighted(self) -> bool:

@@ -94,7 +94,7 @@ class Layer:
     is_rows: bool = False
     """Whether, of a matrix, its rows make the outputs (Gemm with transB)."""
     scale: float = 1.0
-    """What the product is multiplied by (Gemm's alpha)."""
+    """Factor of the product (Gemm's alpha)."""
     bias_scale: float = 1.0
     is_left: bool = False
     """Whether, of a matrix, it stands before the activation, whose columns it then weighs."""

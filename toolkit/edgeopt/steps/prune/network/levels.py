@@ -16,7 +16,7 @@ _MOST_LEVELS = 8
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """In which order a group loses its channels, some at a time."""
+    """The order in which a group loses its channels, some at a time."""
 
     order: NDArray[np.int64]
     """The first to go first."""

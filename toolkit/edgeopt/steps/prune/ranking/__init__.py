@@ -1,4 +1,4 @@
-"""In which order a group's channels are removed, one way a file; each ends in `rank`.
+"""Orders in which a group's channels are removed, one way a file; each ends in `rank`.
 
 A new way: a file here with `rank(group, model, statistics) -> Ranking`, named after it.
 """

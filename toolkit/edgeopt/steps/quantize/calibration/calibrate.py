@@ -33,14 +33,14 @@ GROUP_BYTES = 256 << 20
 CHUNK_IMAGES = 4
 """Images that go to one process, and into one entry of the cache, together."""
 _START_S = 3.0
-"""What starting processes costs: so long one process works alone, as the rest may be small."""
+"""Seconds that starting processes costs: so long one process works alone, as the rest may be small."""
 _PROCESS_BYTES = 80 << 20
 """Packages and an engine, without activations."""
 _HELD = 1.8
-"""What a process holds beside that, over the activations that it fetches at once: measured, 1.2 to 1.9."""
+"""Further memory of a process, over the activations that it fetches at once: measured, 1.2 to 1.9."""
 _ENGINE_BYTES, _HELD_ELSEWHERE = 64 << 20, 2.0
-"""What ONNX Runtime's MinMax calibrator holds: packages and an engine, and over one image's activations: measured, 2.2
-to 3.0."""
+"""Memory of ONNX Runtime's MinMax calibrator: bytes of packages and an engine, and its factor of one image's
+activations (measured: 2.2 to 3.0)."""
 
 
 @dataclass(frozen=True, slots=True)

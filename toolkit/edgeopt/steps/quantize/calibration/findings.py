@@ -25,7 +25,7 @@ from edgeopt.system.text import plural
 
 _ALIKE = 0.01
 _UNIT_STEP = 2.0**-8
-"""What LiteRT's integer LOGISTIC makes has this step, its least integer standing for 0."""
+"""Step of the output of LiteRT's integer LOGISTIC, whose least integer stands for 0."""
 NO_GRID_DB = -PERFECT_DB
 """Score of a tensor that is infinite or NaN, a mask for one: it stays in float."""
 
@@ -43,7 +43,7 @@ class Findings:
     """SQNR of each tensor on its grid, all channels together: for the report, it orders nothing."""
 
     off: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By form the keys of the nodes that it computes otherwise than its integers say; see `find_off_layers`."""
+    """Form -> keys of the nodes that it computes otherwise than its integers say; see `find_off_layers`."""
 
     def off_in(self, form: str) -> frozenset[str]:
         """Return those of a form."""

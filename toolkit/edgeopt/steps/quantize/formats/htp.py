@@ -58,7 +58,7 @@ _FIXED: Mapping[str, Mapping[str, Affine]] = {
 }
 _PER_CHANNEL = {"Conv": 0, "ConvTranspose": 1}
 _OPSET_OF_16_BITS = 21
-"""From here on QuantizeLinear knows UINT16; before, only Microsoft's own does."""
+"""Opset from which on QuantizeLinear knows UINT16; before, only Microsoft's own does."""
 
 
 @dataclass(frozen=True, slots=True)

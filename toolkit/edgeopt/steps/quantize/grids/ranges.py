@@ -33,11 +33,11 @@ class Method(StrEnum):
 
 
 FIRST_METHOD: Final = Method.MSE
-"""What a search begins with."""
+"""Method with which a search begins."""
 NEXT_METHODS: Final = (Method.PERCENTILE, Method.MINMAX)
-"""What it tries of its best model, in this order."""
+"""Methods that it tries on its best model, in this order."""
 LAST_METHODS: Final = (Method.ENTROPY,)
-"""What it tries only where no model agrees with the float model: slow to find, and seldom the best."""
+"""Methods that it tries only where no model agrees with the float model: slow to find, and seldom the best."""
 
 
 @dataclass(frozen=True, slots=True)

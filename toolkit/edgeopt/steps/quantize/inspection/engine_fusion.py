@@ -66,7 +66,7 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _MOST_NAMED = 4
 _OPENVINO_INTEGERS = ("u8", "i8")
 _OPENVINO_PARTS = re.compile(r"(/(WithoutBiases|DequantizationMultiply|DequantizationSubtract))+$")
-"""What OpenVINO appends to the name of a layer that it has taken apart."""
+"""Endings that OpenVINO appends to the name of a layer that it has taken apart."""
 
 
 @dataclass(frozen=True, slots=True)

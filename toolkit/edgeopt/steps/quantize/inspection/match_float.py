@@ -25,7 +25,7 @@ _SUMS = (*WEIGHTED, *_AFFINE, "BatchNormalization", "InstanceNormalization")
 _MADE = re.compile(
     r"(_[A-Za-z0-9]+(_\d+)?_output_\d+|_quantized|_(Q|Deq)uantizeLinear(_Output|_Input)?(_\d+)?|_(de)?quantized?)$"
 )
-"""What edgeopt and ONNX Runtime append to the name of the float tensor that an integer one stands for."""
+"""Ending that edgeopt and ONNX Runtime append to a float tensor's name for the integer tensor in its place."""
 _RELU6 = 6.0
 Limits: TypeAlias = tuple[float, float]
 NO_LIMITS: Limits = (-math.inf, math.inf)

@@ -25,7 +25,7 @@ def summarize(view: QuantizedView) -> Document:
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
     title = f"{view.model}: {len(view.tensors)} integer tensors{measured}"
     table = make_table(view.tensors, columns, words=["type", "granularity", ""])
-    return Document("inspect", view.model, title, view.as_json(), (Section(title, table, notes=view.notes),))
+    return Document(view, view.model, title, (Section(title, table, notes=view.notes),))
 
 
 def _saturated(tensor: QuantizedTensor) -> str:

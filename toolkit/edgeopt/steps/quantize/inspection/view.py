@@ -59,7 +59,7 @@ class QuantizedView(WorkloadFacts):
     tensors: tuple[QuantizedTensor, ...]
     """Type, scale and zero point of each; with pictures its error too."""
     pictures: int = 0
-    """On how many the errors were measured."""
+    """Number of pictures on which the errors were measured."""
 
 
 def view_quantized(

@@ -83,7 +83,7 @@ class Repair(ABC):
     """The base of all repairs; most of them inherit some of the answers."""
 
     order: ClassVar[int]
-    """Among those of its kind: repairs are tried, made and told in this order."""
+    """Place among the repairs of its kind: they are tried, made and shown in this order."""
     keeps: ClassVar[tuple[type, ...]] = ()
     """Types of what `prepare` returns, for the file of decisions; numbers, texts and arrays need none."""
 

@@ -27,7 +27,7 @@ from edgeopt.steps.quantize.patterns import name_of, reads_along
 from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
 
 ALPHAS = (0.5, 0.25, 0.75)
-"""In the order in which they are worth trying."""
+"""Exponents in the order in which they are worth trying."""
 _MOST = 2.0**10
 """A channel is scaled by at most this factor, so that a channel of almost nothing is not blown up to noise."""
 

@@ -12,7 +12,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.search.decisions import Decisions
 
 _TIE = 0.02
-"""By so much an attempt must be faster than float: a minute of measuring on a shared machine is no finer."""
+"""Share by which an attempt must be faster than float: a minute of measuring on a shared machine is no finer."""
 _LEVEL = 0.04
 """Speeds of two attempts closer than this are equal: each has the error of its own comparison with float."""
 
@@ -24,13 +24,13 @@ class Attempt:
     name: str
     outcome: Outcome
     agreement: float
-    """With the float model, without labels: 1 is identical."""
+    """Agreement with the float model, without labels: 1 is identical."""
     speed_ratio: float | None = None
     """Time of the float model over its own; None where no time is measured."""
     reason: str = ""
     """Why it is what it is, in one paragraph: of the few that labels may judge."""
     decisions: Decisions | None = None
-    """From which the same model can be made again; None of a search that keeps none."""
+    """Decisions from which the same model can be made again; None of a search that keeps none."""
     precision: str = "w8a8"
     """Its scheme: which element types weights and most activations have."""
 
@@ -66,7 +66,7 @@ class KeptTensor:
     cost_ms: float | None
     """Cost of its layers in float against integers, below zero where float is faster; None where none was timed."""
     saved_agreement: float | None
-    """What agreement loses when it is quantized after all; None where that was not tried."""
+    """Loss of agreement when it is quantized after all; None: that was not tried."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class SearchResult:
     rounded: frozenset[str] = frozenset()
     """Tensors that the first attempt rounds to integers."""
     calibration: Calibration | None = None
-    """What calibration saw of the model as it came, for a search for another engine."""
+    """Ranges that calibration saw in the model as it came, for a search for another engine."""
     times: LayerTimes | None = None
     """Times of layers, where they were measured."""
 

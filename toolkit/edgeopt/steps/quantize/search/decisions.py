@@ -44,9 +44,9 @@ class Decisions:
     variant: Variant
     scheme: Scheme
     prepared: Mapping[str, Any] = field(default_factory=dict)
-    """What its repairs of the float model computed before, by name."""
+    """Values that its repairs of the float model computed before, by name of the repair."""
     extremes: Mapping[str, Extremes] = field(default_factory=dict)
-    """By tensor; nothing where the float model was not changed first."""
+    """Extremes by tensor; empty where the float model was not changed first."""
 
 
 def decisions_of(sources: Sources, variant: Variant, scheme: Scheme) -> Decisions:

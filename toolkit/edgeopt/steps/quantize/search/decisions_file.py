@@ -54,9 +54,9 @@ class StoredDecisions:
     reason: str = ""
     """Why it is what it is, in one paragraph."""
     notes: tuple[Note, ...] = ()
-    """What the search told of it."""
+    """The search's notes on it."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured: attempts, layer times. Nothing is made of it."""
+    """Measurements: attempts, layer times. The model does not depend on them."""
 
     @property
     def figures(self) -> tuple[float | None, float]:

@@ -25,7 +25,7 @@ from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import ALL_SUMS, Variant, first_variant
 
 Proposal: TypeAlias = tuple[Variant, Variant | None]
-"""What to try, and a measured variant of the same speed if it has the same operators."""
+"""A variant to try, and a measured variant of the same speed if it has the same operators."""
 _STRICTER_DB = (13.0, 16.0, 20.0)
 _BORDER_WEIGHTS = (4.0, 2.0, 1.0)
 """A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
@@ -40,9 +40,7 @@ def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterat
         forms: What the target's engine reads.
         threads: With which layers are timed.
     """
-    order = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
-    if Form.NHWC in forms and is_made_of_products(open_graph(state.sources.model)):
-        order.append(Form.DYNAMIC)
+    order = form_order(state.sources.model, forms)
     for variant in _forms(state, order, threads):
         yield variant, None
     if not state.attempts:
@@ -53,6 +51,18 @@ def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterat
         yield variant, state.best()
     for variant in _last(state, is_dynamic=Form.DYNAMIC in order[1:]):
         yield variant, None
+
+
+def form_order(model: Model, forms: Sequence[Form]) -> list[Form]:
+    """Return the forms of a target that a model is tried in, in their order; grids found as it runs come last.
+
+    Args:
+        model: The float model.
+        forms: What the target's engine reads.
+    """
+    order = sorted({*forms} - {Form.DYNAMIC}, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
+    is_dynamic = Form.DYNAMIC in forms and is_made_of_products(open_graph(model))
+    return [*order, Form.DYNAMIC] if is_dynamic else order
 
 
 def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Variant]:

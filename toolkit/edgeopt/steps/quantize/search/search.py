@@ -6,7 +6,7 @@ Each proposal is made and measured; a change that gains nothing is not built upo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -22,10 +22,10 @@ from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, SearchResult
 from edgeopt.steps.quantize.search.explain import cut_short, refusals
 from edgeopt.steps.quantize.search.make import make_variant
-from edgeopt.steps.quantize.search.proposals import proposals
+from edgeopt.steps.quantize.search.proposals import form_order, proposals
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
-from edgeopt.steps.quantize.search.variant import Variant
+from edgeopt.steps.quantize.search.variant import Variant, first_variant
 from edgeopt.system.declared.target import Int8Rules
 from edgeopt.system.processes.time_limit import OutOfTime
 
@@ -74,7 +74,7 @@ def search_int8(
         known: `SearchResult.calibration` of a search of this model on these images, for another engine.
         like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
         seed: Decides which positions of each tensor calibration keeps.
-        least_speed: Where the first attempt is slower, it is the only one: another engine has faster forms.
+        least_speed: Where the first attempt at each form is slower, these are all: another engine has faster forms.
         layer_timer: Tells the times of layers.
 
     Raises:
@@ -91,7 +91,8 @@ def search_int8(
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s, layer_timer)
     try:
         proposed = ((variant, None) for variant in like) if like else proposals(state, forms, threads)
-        _try(state, proposed, on_attempt, least_speed)
+        firsts = () if like else tuple(map(first_variant, form_order(model, forms)))
+        _try(state, proposed, on_attempt, firsts, least_speed)
     except OutOfTime:
         if not state.attempts:
             raise
@@ -102,9 +103,10 @@ def _try(
     state: SearchState,
     proposed: Iterable[tuple[Variant, Variant | None]],
     on_attempt: Callable[[Attempt], None] | None,
+    firsts: Collection[Variant],
     least_speed: float,
 ) -> None:
-    """Make and measure what is proposed, while there is time; the first alone where that is too slow."""
+    """Make and measure what is proposed, while there is time; the first of each form alone where all are too slow."""
     for variant, twin in proposed:
         state.last = variant
         if variant in state.attempts or variant in state.refused:
@@ -118,9 +120,16 @@ def _try(
             _make(state, variant, twin)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
-        first = next(iter(state.attempts.values()), None)
-        if len(state.attempts) == 1 and first and first.speed_ratio is not None and first.speed_ratio < least_speed:
+        if variant in firsts and _are_too_slow(state, firsts, least_speed):
             return
+
+
+def _are_too_slow(state: SearchState, firsts: Collection[Variant], least_speed: float) -> bool:
+    """Whether the first variants of all forms were tried, and none of them is as fast as it must be."""
+    if not {*firsts} <= {*state.attempts, *state.refused}:
+        return False
+    speeds = [attempt.speed_ratio for attempt in state.attempts.values()]
+    return bool(speeds) and all(speed is not None and speed < least_speed for speed in speeds)
 
 
 def _make(state: SearchState, variant: Variant, twin: Variant | None) -> None:

@@ -27,13 +27,13 @@ class Sources:
     frames: Sequence[Tensors]
     """A few real inputs: models that were changed are calibrated on them."""
     _prepared: dict[str, Any] = field(default_factory=dict)
-    """By repair."""
+    """Values that repairs prepared, by name of the repair."""
     _models: dict[tuple[tuple[str, Setting], ...], Model] = field(default_factory=dict)
-    """By what was repaired of it."""
+    """Models by the repairs that were made on them."""
     _known: dict[tuple[tuple[tuple[str, Setting], ...], Method], Findings] = field(default_factory=dict)
-    """By that and the method."""
+    """Findings by repairs and method."""
     off: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By form the keys of the nodes that it computes otherwise; found on the way."""
+    """Form -> keys of the nodes that it computes otherwise; filled during the search."""
     seed: int = 0
     """Decides which positions of each tensor calibration keeps."""
 

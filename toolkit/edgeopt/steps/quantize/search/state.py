@@ -46,15 +46,15 @@ class SearchState:
     """None: no time is measured, as this machine's would be another's."""
     least_agreement: float
     ends_at_s: float
-    """On the monotonic clock."""
+    """Second of the monotonic clock at which the search ends."""
     time_layers: LayerTimer = time_layers
     attempts: dict[Variant, Attempt] = field(default_factory=dict)
     refused: dict[Variant, Refusal] = field(default_factory=dict)
-    """What could not be built or run, and why."""
+    """Variants that could not be built or run, each with the reason."""
     times: LayerTimes | None = None
     sensitivities_db: dict[str, float] = field(default_factory=dict)
     untried: dict[str, None] = field(default_factory=dict)
-    """What the time was over for, in the order of the search."""
+    """Changes for which no time was left, in the order of the search."""
     last: Variant | None = None
     """The last proposal."""
     longest_s: float = 0.0

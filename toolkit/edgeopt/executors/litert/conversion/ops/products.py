@@ -1,14 +1,16 @@
-"""Matrix products: with weights, and of two tensors."""
+"""Matrix products: with weights in float or integers, and of two tensors."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.grids import any_grids
 from edgeopt.executors.litert.conversion.ops.convolution import weight_and_bias
+from edgeopt.graph.graph import Value
 
 
 def _product(conversion: TfliteConversion, step: TfliteStep) -> None:
@@ -24,24 +26,40 @@ def _product(conversion: TfliteConversion, step: TfliteStep) -> None:
 
 
 def _with_weights(conversion: TfliteConversion, step: TfliteStep, *, is_transposed: bool) -> None:
-    """Write rows times weights; LiteRT stores weights with their outputs first, and takes rows as one table."""
-    shape, weight = conversion.shape(step.node.inputs[0]), conversion.shape(step.node.inputs[1])
+    """Write rows times weights, which LiteRT stores with their outputs first."""
+    weight = conversion.shape(step.node.inputs[1])
     outputs, inputs = weight if is_transposed else weight[::-1]
-    known = conversion.order(step.inputs[0])
-    last = len(shape) - 1
-    order = known if known[-1] == last else tuple(range(len(shape)))
-    place = conversion.tensor(step.inputs[0], order)
     stored = (0, 1) if is_transposed else (1, 0)
     places = weight_and_bias(conversion, step, stored, 0 if is_transposed else 1, (outputs, inputs), 0)
-    rows = (math.prod(shape[:-1]), inputs)
-    flat = conversion.reshaped(place, rows)
+    write_rows(conversion, step, step.inputs[0], places)
+
+
+def write_rows(
+    conversion: TfliteConversion, step: TfliteStep, rows: Value | None, places: list[int], **options: Any
+) -> None:
+    """Write the FULLY_CONNECTED of a step, which takes rows as one table.
+
+    Args:
+        conversion: The conversion.
+        step: What it computes.
+        rows: What is multiplied, its last axis with the weights'.
+        places: Weights with their outputs first, and the bias.
+        options: Of the operator, beyond those that all have.
+    """
+    assert rows is not None
+    shape, (outputs, inputs) = conversion.shape(rows), conversion.shown(places[0])
+    known = conversion.order(rows)
+    last = len(shape) - 1
+    order = known if known[-1] == last else tuple(range(len(shape)))
+    table = (math.prod(shape[:-1]), inputs)
+    flat = conversion.reshaped(conversion.tensor(rows, order), table)
     made = conversion.network.tensor(
         str(step.outputs[0].name),
-        (rows[0], outputs),
+        (table[0], outputs),
         "int8" if step.is_integer else "float32",
         conversion.grid(step.outputs[0]),
     )
-    options = {"fusedActivationFunction": step.activation, "keepNumDims": False}
+    options = {"fusedActivationFunction": step.activation, "keepNumDims": False, **options}
     conversion.network.add("FULLY_CONNECTED", [flat, *places], [made], **options)
     wanted = [*(shape[axis] for axis in order[:-1]), outputs]
     conversion.set(step.outputs[0], conversion.reshaped(made, wanted), order)
