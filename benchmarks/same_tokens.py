@@ -7,13 +7,15 @@ Of the shipped `tiny_lm` enlarged to 51 million weights (`benchmarks/generation.
 eight prompts, greedily. Counted is how many answers are those of the model alone, its prompt at once, in a cache of
 its own; where single tokens sum otherwise than several, guesses and a last row of slots are compared with an answer
 by `--exact`, as guesses are refused without it. With `--model` it is another language model that `edgeopt export`
-wrote, which has no draft. `--forms bf16+openvino,w8+openvino` are the forms that OpenVINO computes.
+wrote; a draft that its recipe names guesses too. `A-B` are two graphs over one cache: prompts by A, tokens by B.
+`bf16+openvino` and `w8+openvino` are forms that OpenVINO computes, prompts alone in `bf16+openvino-w4+head`.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +48,7 @@ from edgeopt.system.machine.environment import read_environment
 PROMPTS = 8
 LENGTHS = (100, 61, 97, 34, 120, 75, 48, 89)
 BLOCKS = f"w8+{OPENVINO}"
+BY_OPENVINO = (WHOLE, BLOCKS)
 _BESIDE = ("recipe.toml", "tokenizer.json", "held_out.txt")
 PART = 32
 """Tokens of a run of the graph of prompts, where there are two; `optimize` has 128, and these prompts are short."""
@@ -164,15 +167,22 @@ def forms_of(file: Path) -> dict[str, Callable[[], Model]]:
 
 
 def save(forms: Mapping[str, Callable[[], Model]], name: str, folder: Path) -> str:
-    """Write a form, or `A-B` as two graphs over one cache; return what the recipe says of that."""
+    """Write a form, or `A-B` as two graphs over one cache; return what the recipe says of that.
+
+    Raises:
+        SystemExit: If it names no form, or tokens by OpenVINO behind prompts of another.
+    """
     prompts, _, tokens = name.partition("-")
-    if name in forms or not tokens:
+    if not {prompts, tokens or prompts} <= set(forms) or tokens in BY_OPENVINO:
+        raise SystemExit(f"{name} is no form of {', '.join(forms)}, nor a pair whose tokens run on ONNX Runtime")
+    if not tokens:
         save_model(keep_last_logits(forms[name]()).model, folder / "model.onnx")
-        return f'\nengine = "{OPENVINO}"\nchunk = {PART}' if name in (WHOLE, BLOCKS) else ""
+        return f'\nengine = "{OPENVINO}"\nchunk = {PART}' if name in BY_OPENVINO else ""
+    prompts_engine = f'\nprefill_engine = "{OPENVINO}"' if prompts in BY_OPENVINO else ""
     prompts += "+cache8" if tokens.endswith("+cache8") else ""
     token_graph = keep_last_logits(forms[tokens]()).model
     write_two_graphs(forms[prompts](), token_graph, folder / "model.onnx", folder / "prefill.onnx")
-    return f'\nprefill = "prefill.onnx"\nchunk = {PART}'
+    return f'\nprefill = "prefill.onnx"{prompts_engine}\nchunk = {PART}'
 
 
 def main() -> None:
@@ -194,10 +204,13 @@ def main() -> None:
             more = save(forms, name, folder)
             for beside in filter(Path.exists, (file.parent / beside for beside in _BESIDE)):
                 shutil.copyfile(beside, folder / beside.name)
-            if not given.model:
+            recipe = folder / "recipe.toml"
+            if draft := tomllib.loads(recipe.read_text("utf-8"))["generation"].get("draft"):
+                (folder / draft).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file.parent / draft, folder / draft)
+            elif not given.model:
                 shutil.copyfile(SHIPPED / "draft" / "model.onnx", folder / "draft.onnx")
                 more += '\ndraft = "draft.onnx"\ndraft_context = 1024'
-            recipe = folder / "recipe.toml"
             recipe.write_text(recipe.read_text("utf-8").replace("[generation]", f"[generation]{more}"), "utf-8")
             with open_language_model(folder / "model.onnx", 1)[0] as model:
                 with SharedModel(model, 4) as shared:
