@@ -37,7 +37,7 @@ def _never(node: Node, *_values: torch.Tensor) -> torch.Tensor:
 
 
 OPS: dict[str, Compute] = {_GRID: _quantize, _PRODUCT: _never}
-"""What `with_found_grids` reads; it gives each product its way of computing."""
+"""Products that `with_found_grids` reads; it gives each its way of computing."""
 
 
 def with_found_grids(

@@ -86,7 +86,7 @@ class OptionGroup:
     heading: str
     """As help shows it above its options."""
     about: str
-    """What it is for, in a few words."""
+    """Purpose of its options, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
