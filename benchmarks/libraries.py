@@ -6,7 +6,8 @@
 A part is `spelling`, `run_lengths`, `tensors`, `histogram`, `byte_pairs`, `tables`, `requests` or `imports`; all run if
 none is named. Each prints how many answers are right, on usual input and on input that is wrong or rare, and the times
 of both sides in turns: medians over `ROUNDS` rounds, and the ratio with its 95 % interval, above 1 where the library is
-faster. What was edgeopt's own code until the library took its place stands here as it was.
+faster. What was edgeopt's own code until the library took its place stands here as it was; tensors are read by the same
+code in edgeopt again, which also looks whether the file stayed as it was.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor of a file, as edgeopt kept it."""
+    """A tensor of a file, as edgeopt keeps it."""
 
     file: Path
     dtype: str
@@ -206,7 +207,7 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 
 def places_of(file: Path) -> dict[str, _Place]:
-    """Return the tensors of a file with the standard library, as edgeopt did."""
+    """Return the tensors of a file with the standard library, as edgeopt does."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         first = stream.read(8)

@@ -43,7 +43,7 @@ ORDER = [
 """A folder imports only from those after it; inside a folder everything may, but not in a circle."""
 RANK = {folder: row for row, folder in enumerate(ORDER)}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "models")
-HEAVY = {"torch", "onnx", "onnx_ir", "click", "rich", "jinja2", "pycocotools", "onnxslim", "rapidfuzz", "safetensors"}
+HEAVY = {"torch", "onnx", "onnx_ir", "click", "rich", "jinja2", "pycocotools", "onnxslim", "rapidfuzz"}
 
 
 def folder_of(path: Path) -> str:

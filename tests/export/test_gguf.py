@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,29 @@ def test_a_damaged_file_is_refused_in_a_line(keep, tmp_path):
     (tmp_path / "net.gguf").write_bytes(data[:keep])
     with pytest.raises(EdgeoptError, match=r"net\.gguf"):
         export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_refused_in_a_line(tmp_path):
+    write_gguf(tmp_path / "net.gguf", "llama", gguf.GGMLQuantizationType.Q8_0)
+    file = GgufFile(tmp_path / "net.gguf")
+    os.truncate(tmp_path / "net.gguf", 5000)
+    with pytest.raises(InvalidFileError, match=r"net\.gguf changed while it was read"):
+        file.read("model.embed_tokens.weight", (file.config.vocabulary, file.config.hidden))
+    with pytest.raises(InvalidFileError, match=r"net\.gguf changed while it was read"):
+        file.write_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of Git LFS"),
+        (b"<!doctype html>", "is a web page"),
+    ],
+)
+def test_what_lies_in_the_place_of_a_file_is_called_what_it_is(data, told, tmp_path):
+    (tmp_path / "net.gguf").write_bytes(data)
+    with pytest.raises(InvalidFileError, match=told):
+        GgufFile(tmp_path / "net.gguf")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -75,14 +76,64 @@ def test_weights_in_several_files_are_found_by_their_index(tmp_path):
         np.testing.assert_array_equal(files.read(name, weights[name].shape), weights[name])
 
 
-def test_a_file_that_is_opened_anew_gives_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgeopt.export.decoder.tensors_file._MOST_MAPPED", 100)
-    folder, weights = write_decoder(tmp_path), random_weights()
-    write_tensors(folder / "model.safetensors", weights)
-    files = TensorFiles(folder)
-    for name, array in weights.items():
-        np.testing.assert_array_equal(files.read(name, array.shape), array)
-    assert not files._opened  # each of them is larger than what may stay mapped
+@pytest.mark.parametrize("change", ["cut off", "replaced", "written again", "removed"])
+def test_weights_that_change_while_they_are_read_are_one_line(change, tmp_path):
+    write_tensors(file := tmp_path / "model.safetensors", {"v": np.ones(4, np.float32), "w": np.ones(4, np.float32)})
+    files = TensorFiles(tmp_path)
+    np.testing.assert_array_equal(files.read("v", (4,)), 1)
+    if change == "cut off":
+        os.truncate(file, file.stat().st_size - 8)
+    elif change == "replaced":
+        write_tensors(tmp_path / "other", {"v": np.zeros(4, np.float32), "u": np.zeros(4, np.float32)})
+        (tmp_path / "other").replace(file)
+    elif change == "written again":
+        write_tensors(file, {"v": np.zeros(4, np.float32), "w": np.zeros(4, np.float32)})
+        os.utime(file, ns=(0, 0))
+    else:
+        file.unlink()
+    told = "cannot be read any more" if change == "removed" else "changed while it was read"
+    with pytest.raises(InvalidFileError, match=rf"model\.safetensors {told}") as raised:
+        files.read("w", (4,))
+    assert "\n" not in raised.value.problem
+
+
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [
+        ("F8_E4M3", "F8_E4M3, a float of 8 bits, which is not read here"),
+        ("F6_E2M3", "F6_E2M3, a float of 6 bits, which is not read here"),
+        ("F4", "F4, a float of 4 bits, which is not read here"),
+        ("BOOL", "BOOL, which is no float"),
+    ],
+)
+def test_weights_of_other_types_are_called_what_they_are(dtype, told, tmp_path):
+    head = {"w": {"dtype": dtype, "shape": [3, 3], "data_offsets": [0, 9]}}  # an odd count of 4 and 6 bits too
+    text = json.dumps(head).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(9))
+    with pytest.raises(InvalidFileError, match=f"w is {told}"):
+        TensorFiles(tmp_path).read("w", (3, 3))
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (_POINTER, "is a pointer of Git LFS, not the file itself"),
+        (b"\n<!DOCTYPE html><html></html>", "is a web page, not the file itself"),
+        (None, "is no regular file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["shard.safetensors", "model.safetensors.index.json"])
+def test_what_lies_in_the_place_of_weights_is_called_what_it_is(data, told, name, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "shard.safetensors"}}))
+    if data is None:
+        (tmp_path / "shard.safetensors").mkdir()
+    else:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(InvalidFileError, match=told):
+        TensorFiles(tmp_path)
 
 
 def test_weights_outside_the_folder_are_not_read(tmp_path):
@@ -94,11 +145,11 @@ def test_weights_outside_the_folder_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda file: file.write_bytes(b"\x01"), "is damaged"),
-        (lambda file: file.write_bytes(b"\xff" * 64), "is damaged"),
-        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "is damaged"),
+        (lambda file: file.write_bytes(b"\x01"), "no safetensors file"),
+        (lambda file: file.write_bytes(b"\xff" * 64), "no safetensors file"),
+        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "nests too deeply"),
         (lambda file: file.write_bytes((14).to_bytes(8, "little") + b'{"a": [1e400]}'), "is damaged"),
-        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "file not fully covered"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "beyond the file"),
         (lambda file: file.unlink(), "holds no model.safetensors"),
     ],
 )

@@ -1,9 +1,16 @@
-"""The tensors of `.safetensors` files, by name and in float32."""
+"""The tensors of `.safetensors` files: a length, a head in JSON, then the numbers one after the other.
+
+The package safetensors maps a file into memory, and a file that is cut off while it is mapped ends the process without
+a word (SIGBUS). Here each tensor is read, so that such a file is an error like any other.
+
+Source: https://github.com/huggingface/safetensors (format).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,18 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.disk.files import require_there
-from edgeopt.system.text import printable
+from edgeopt.system.disk.files import read_text, require_itself
+from edgeopt.system.disk.parts import FileParts, parts_of
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_FLOATS = frozenset(("F32", "F16", "BF16", "F64"))
-_INTEGERS = frozenset(("I8", "U8", "I16", "I32", "I64"))
+_FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+_FEW_BITS = {"F4": 4, "F6_": 6, "F8_": 8}
+"""How types of floats begin that are not read here, and their bits: with their scales they are weights in blocks."""
+_INTEGERS = {"I8": "i1", "U8": "u1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 LARGE_BYTES = 1_000_000_000
 """Weights in float32 beyond which a graph may be above 2 GB: a table of tokens that is the head too is in it twice."""
 _OF_HALVES, _OF_BLOCKS = 2, 8
 """Times that weights of 16 bits, and those in blocks of 4, are larger in float32."""
-_MOST_MAPPED = 64 << 20
-"""Bytes read before a file is opened anew: what was read of it stays in memory, as a part of the file, until then."""
+_MOST_HEAD = 100 << 20
+"""Bytes; the format allows no more."""
 _REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
 
 
@@ -50,15 +59,17 @@ class NamedTensors(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A tensor as its file has it."""
-
-    file: Path
+class _Place:
+    file: FileParts
     dtype: str
     """As the format calls it: `BF16`."""
     shape: tuple[int, ...]
-    values: Callable[[], NDArray[Any]]
-    """Reads it."""
+    start: int
+    size_bytes: int
+
+    def read(self, dtype: str) -> NDArray[Any]:
+        data: NDArray[Any] = np.frombuffer(self.file.read(self.start, self.size_bytes), dtype)
+        return data.reshape(self.shape)
 
 
 class TensorFiles:
@@ -71,12 +82,12 @@ class TensorFiles:
             InvalidFileError: If there is no such file, or one is damaged.
         """
         self.folder = folder
-        self._opened: dict[Path, Any] = {}
-        self._read_bytes = 0
-        self._files = {name: file for file in _files(folder) for name in self._open(file).keys()}  # noqa: SIM118
+        self._places: dict[str, _Place] = {}
+        for file in _files(folder):
+            self._places |= _places(file)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._places
 
     def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Return one tensor in float32.
@@ -86,24 +97,25 @@ class TensorFiles:
             shape: That it must have.
 
         Raises:
-            InvalidFileError: If it is not there, of another shape, no floats, or holds NaN or infinity.
+            InvalidFileError: If it is not there, of another shape or type, holds NaN or infinity, or its file changed.
         """
-        stored = self._stored(name)
-        if stored.shape != shape:
-            text = f"{'x'.join(map(str, stored.shape))}, config.json says {'x'.join(map(str, shape))}"
-            raise InvalidFileError(f"{stored.file}: {name} is {text}", remedy=_REMEDY)
-        if stored.dtype not in _FLOATS:
-            raise InvalidFileError(
-                f"{stored.file}: {name} is {stored.dtype}, which is no float", remedy="save the weights in float first"
-            )
-        data = stored.values()
-        if stored.dtype == "BF16":  # the upper half of a float32
-            wide = data.view(np.uint16).astype(np.uint32)
+        place = self._place(name)
+        if place.shape != shape:
+            text = f"{'x'.join(map(str, place.shape))}, config.json says {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{place.file.path}: {name} is {text}", remedy=_REMEDY)
+        if place.dtype not in _FLOATS:
+            bits = next((bits for begin, bits in _FEW_BITS.items() if place.dtype.startswith(begin)), 0)
+            kind = f"a float of {bits} bits, which is not read here" if bits else "which is no float"
+            text = f"{place.file.path}: {name} is {place.dtype}, {kind}"
+            raise InvalidFileError(text, remedy="save the weights in float32, float16 or bfloat16 first")
+        data = place.read(_FLOATS[place.dtype])
+        if place.dtype == "BF16":  # the upper half of a float32
+            wide = data.astype(np.uint32)
             wide <<= 16
             data = wide.view(np.float32)
         made = np.ascontiguousarray(data, np.float32)
         if not np.isfinite(made).all():
-            raise InvalidFileError(f"{stored.file}: {name} holds NaN or infinity", remedy="train or copy it again")
+            raise InvalidFileError(f"{place.file.path}: {name} holds NaN or infinity", remedy="train or copy it again")
         return made
 
     def integers(self, name: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
@@ -114,38 +126,23 @@ class TensorFiles:
             shape: That it must have; None: any.
 
         Raises:
-            InvalidFileError: If it is not there, of another shape, or no integers.
+            InvalidFileError: If it is not there, of another shape, or no integers, or its file changed.
         """
-        stored = self._stored(name)
-        if stored.dtype not in _INTEGERS or (shape is not None and stored.shape != shape):
-            sides, wanted = ("x".join(map(str, sides)) for sides in (stored.shape, shape or ()))
-            text = f"{stored.dtype} of {sides}, not integers{f' of {wanted}' if shape else ''}"
-            raise InvalidFileError(f"{stored.file}: {name} is {text}", remedy=_REMEDY)
-        return stored.values()
+        place = self._place(name)
+        if place.dtype not in _INTEGERS or (shape is not None and place.shape != shape):
+            sides, wanted = ("x".join(map(str, sides)) for sides in (place.shape, shape or ()))
+            text = f"{place.dtype} of {sides}, not integers{f' of {wanted}' if shape else ''}"
+            raise InvalidFileError(f"{place.file.path}: {name} is {text}", remedy=_REMEDY)
+        return place.read(_INTEGERS[place.dtype])
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor; empty where it is not there."""
-        return self._stored(name).shape if name in self else ()
+        return self._places[name].shape if name in self._places else ()
 
-    def _stored(self, name: str) -> _Stored:
-        if name not in self:
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
             raise InvalidFileError(f"{self.folder} lacks the weights {name}", remedy=_REMEDY)
-        file = self._files[name]
-        entry = self._open(file).get_slice(name)
-        return _Stored(file, entry.get_dtype(), tuple(entry.get_shape()), lambda: self._values(file, name))
-
-    def _values(self, file: Path, name: str) -> NDArray[Any]:
-        data: NDArray[Any] = self._open(file).get_tensor(name)
-        self._read_bytes += data.nbytes
-        if self._read_bytes > _MOST_MAPPED:
-            self._opened.clear()
-            self._read_bytes = 0
-        return data
-
-    def _open(self, file: Path) -> Any:
-        if file not in self._opened:
-            self._opened[file] = _opened(file)
-        return self._opened[file]
+        return self._places[name]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -154,8 +151,9 @@ def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
         raise InvalidFileError(f"{folder} holds no {ONE_FILE} and no {INDEX}", remedy=_REMEDY)
+    require_itself(index)
     try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        names = sorted(set(json.loads(read_text(index, remedy=_REMEDY))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidFileError(f"{index} is no index of weights", remedy=_REMEDY) from error
     for name in names:
@@ -164,14 +162,30 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _opened(file: Path) -> Any:
-    """Open a file; its numbers are read when they are asked for."""
-    import ml_dtypes  # noqa: F401, gives NumPy the type bfloat16, by whose name safetensors asks for it
-    from safetensors import SafetensorError, safe_open
-
-    require_there(file, remedy=_REMEDY)
+def _places(path: Path) -> dict[str, _Place]:
+    file = parts_of(path, remedy=_REMEDY)
+    require_itself(path)
+    length = struct.unpack("<Q", file.read(0, 8))[0] if file.size_bytes >= 8 else -1
+    if not 0 < length <= min(_MOST_HEAD, file.size_bytes - 8):
+        raise InvalidFileError(f"{path} is no safetensors file", remedy=_REMEDY)
     try:
-        return safe_open(file, "np")
-    except (SafetensorError, OSError) as error:
-        reason = printable(str(error)).removeprefix("Error while deserializing header: ")[:200]
-        raise InvalidFileError(f"{file} is damaged, or no safetensors file: {reason}", remedy=_REMEDY) from error
+        head = json.loads(file.read(8, length))
+        return {name: _place(file, value, 8 + length) for name, value in head.items() if name != "__metadata__"}
+    except RecursionError as error:
+        raise InvalidFileError(f"{path} is damaged: its head nests too deeply", remedy=_REMEDY) from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidFileError(f"{path} is damaged: {str(error)[:200]}", remedy=_REMEDY) from error
+
+
+def _place(file: FileParts, entry: Mapping[str, Any], after: int) -> _Place:
+    start, end = (int(place) for place in entry["data_offsets"])
+    shape = tuple(int(side) for side in entry["shape"])
+    dtype = str(entry["dtype"])
+    numpy_name = (_FLOATS | _INTEGERS).get(dtype)
+    width = np.dtype(numpy_name).itemsize if numpy_name else 0
+    count = 1
+    for side in shape:
+        count *= side
+    if min(start, *shape, 0) < 0 or after + end > file.size_bytes or (width and end - start != width * count):
+        raise ValueError("a tensor lies beyond the file, or has another length than its shape")
+    return _Place(file, dtype, shape, after + start, end - start)

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.system.disk.files import require_no_pointer
+from edgeopt.system.disk.files import RAW_FILE, is_web_page, require_no_pointer
 
 HEAD_BYTES = 64
 """First bytes of a file: they tell what it is."""
@@ -70,8 +70,8 @@ def foreign(path: Path, head: bytes) -> InvalidFileError | None:
         return _safetensors(path)
     if head.startswith(b"GGUF"):
         return gguf(path)
-    if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        return _error(path, "a web page", "download the file itself: on GitHub and Hugging Face, the raw file")
+    if is_web_page(head):
+        return _error(path, "a web page", RAW_FILE)
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf")):
         return _packed(path)
     if head.startswith(b"<?xml"):

@@ -22,6 +22,10 @@ _POINTERS = (
     (b"/annex/objects/", "git-annex", "git annex get"),
 )
 """How files begin that stand in a repository for a large one, whose they are, and what fetches the large one."""
+_WEB_PAGE = (b"<!doctype", b"<html")
+_HEAD_BYTES = 64
+RAW_FILE = "download the file itself: on GitHub and Hugging Face, the raw file"
+"""What to do about a web page in a file's place."""
 _LONGEST_PATH = 400
 """Characters of a path that a message shows."""
 
@@ -55,14 +59,31 @@ def require_no_pointer(path: Path) -> None:
         _require_content(path, path.read_bytes())
 
 
+def require_itself(path: Path) -> None:
+    """Raise InvalidFileError where a file stands for a large one, or is a web page that was saved in its place."""
+    require_no_pointer(path)
+    if is_web_page(_head(path)):
+        raise InvalidFileError(f"{path} is a web page, not the file itself", remedy=RAW_FILE)
+
+
+def is_web_page(head: bytes) -> bool:
+    """Return whether a file is HTML, by its first 64 bytes."""
+    return head.lstrip().lower().startswith(_WEB_PAGE)
+
+
 def is_pointer(path: Path) -> bool:
     """Return whether a file only stands for a large one; False where it cannot be read."""
+    head = _head(path)
+    return any(head.startswith(one) for one, _, _ in _POINTERS)
+
+
+def _head(path: Path) -> bytes:
+    """Return how a file begins; nothing where it cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(max(len(one) for one, _, _ in _POINTERS))
+            return file.read(_HEAD_BYTES)
     except (OSError, ValueError):
-        return False
-    return any(head.startswith(one) for one, _, _ in _POINTERS)
+        return b""
 
 
 def _require_content(path: Path, data: bytes) -> None:

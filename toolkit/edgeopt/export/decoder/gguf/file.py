@@ -30,7 +30,8 @@ from edgeopt.export.decoder.positions import DIVIDED, Positions
 from edgeopt.recipes.drafting.generation_drafting import TOKENIZER
 from edgeopt.recipes.texts.tokenizer_file import OF_TEKKEN, WORDS
 from edgeopt.system.declared.optional import require
-from edgeopt.system.disk.files import require_regular
+from edgeopt.system.disk.files import require_itself
+from edgeopt.system.disk.parts import parts_of
 
 _KINDS = ("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmoe", "granite", "granitemoe")
 """`general.architecture`; Mistral calls itself llama."""
@@ -95,7 +96,8 @@ class GgufFile:
             InvalidFileError: If it is no such file.
             UnsupportedError: If it is of a type that is not written here.
         """
-        require_regular(file, remedy="name a .gguf file")
+        self._parts = parts_of(file, remedy="name a .gguf file")
+        require_itself(file)
         package = require("gguf", extra="gguf", purpose="reading a .gguf file")
         self._dequantize = require("gguf.quants", extra="gguf", purpose="reading a .gguf file").dequantize
         self.file = file
@@ -142,7 +144,7 @@ class GgufFile:
         stored = self._tensor(name)
         if stored.tensor_type.name not in _FLOATS:
             self._read[stored.tensor_type.name].add(stored.name)
-        made = self._floats(stored, expert_of(stored.data, place_of(name)[1]))
+        made = self._floats(stored, place_of(name)[1])
         if len(shape) == _MATRIX and shape[0] == 1 and made.ndim == 1:  # a gate of one row
             made = made[None]
         self._require_shape(stored.name, made.shape, shape)
@@ -162,8 +164,10 @@ class GgufFile:
             InvalidFileError: If it is not there, of another shape, or has scales that are no numbers.
         """
         stored = self._tensor(name)
-        data = expert_of(stored.data, place_of(name)[1])
-        made = pack_gguf(data, stored.tensor_type.name) if data.ndim == len(shape) == _MATRIX else None
+        place = place_of(name)[1]
+        if not expert_of(stored.data, place).ndim == len(shape) == _MATRIX or not is_kept(stored.tensor_type.name):
+            return None
+        made = pack_gguf(self._raw(stored, place), stored.tensor_type.name)
         if made is None:
             return None
         self._require_shape(stored.name, (made.outputs, made.inputs), shape)
@@ -191,11 +195,18 @@ class GgufFile:
             raise InvalidFileError(f"{self.file}: {stored.name} is empty", remedy=_REMEDY)
         return stored
 
-    def _floats(self, stored: Any, data: NDArray[Any] | None = None) -> NDArray[np.float32]:
-        """Return the floats of a tensor, or of the matrix of it that is given as it is stored."""
+    def _raw(self, stored: Any, place: int | None) -> NDArray[Any]:
+        """Return a tensor, or one matrix of it, as it is stored: read, as the package's own array is a mapped file."""
+        mapped = expert_of(stored.data, place)
+        before = mapped.ctypes.data - stored.data.ctypes.data
+        raw = self._parts.read(int(stored.data_offset) + before, mapped.nbytes)
+        data: NDArray[Any] = np.frombuffer(raw, mapped.dtype)
+        return data.reshape(mapped.shape)
+
+    def _floats(self, stored: Any, place: int | None = None) -> NDArray[np.float32]:
+        """Return the floats of a tensor, or of one matrix of it."""
         try:
-            raw = stored.data if data is None else data
-            return np.ascontiguousarray(self._dequantize(raw, stored.tensor_type), np.float32)
+            return np.ascontiguousarray(self._dequantize(self._raw(stored, place), stored.tensor_type), np.float32)
         except NotImplementedError as error:
             raise UnsupportedError(
                 f"{self.file}: {stored.name} is {stored.tensor_type.name}, which is not read",
@@ -217,8 +228,9 @@ class GgufFile:
 
         Raises:
             UnsupportedError: If the file's tokenizer is no byte-level BPE whose words are known here.
-            InvalidFileError: If its tables are missing.
+            InvalidFileError: If its tables are missing, or the file changed.
         """
+        self._parts.require_same()  # its tables are read from a mapped file
         kind, words = str(self._told("tokenizer.ggml.model", "no")), str(self._told("tokenizer.ggml.pre", "gpt-2"))
         if kind != "gpt2" or words not in _PATTERNS:
             text = "SentencePiece's" if kind == "llama" else f"{kind[:40]}, cut as {words[:40]}"
