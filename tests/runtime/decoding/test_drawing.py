@@ -46,7 +46,7 @@ def test_the_drawn_token_is_that_of_all_tokens_sorted(numbers, spread):
 
 
 def test_the_largest_numbers_come_in_order():
-    numbers = np.array([1.0, 2.0, 2.0, 0.0, 2.0, -np.inf])
+    numbers = np.array([1.0, 2.0, 2.0, 0.0, 2.0, -np.inf], np.float32)
     assert largest(numbers, 2).tolist() == [2, 2]
     assert largest(numbers, 6).tolist() == [2, 2, 2, 1, 0, -np.inf]
 

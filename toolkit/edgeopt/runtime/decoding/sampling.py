@@ -237,23 +237,25 @@ class Chooser:
         known = np.nan_to_num(logits if places is None else logits[places], nan=-np.inf, neginf=-np.inf)
         if not (known > -np.inf).any():  # a form allows nothing but such tokens: they are equal
             known = np.zeros_like(known)
-        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known.astype(np.float64))
+        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known)
         return place if places is None else int(places[place])
 
-    def _drawn(self, known: NDArray[np.float64]) -> int:
+    def _drawn(self, known: NDArray[np.float32]) -> int:
         """Return the place of a logit that is drawn."""
-        sampling = self._sampling
-        scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
-        with np.errstate(over="ignore"):
-            scaled /= sampling.temperature
-        most = len(scaled)
+        sampling, best, most = self._sampling, float(known.max()), len(known)
+
+        def weights_of(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+            scaled = logits.astype(np.float64) - best  # first: a temperature near nothing overflows no other than these
+            with np.errstate(over="ignore"):
+                return np.exp(scaled / sampling.temperature)  # the likeliest has 1
+
         is_cut = 0 < sampling.top_k < most
-        weights = np.empty(0) if is_cut else np.exp(scaled)  # the likeliest has 1
+        weights = np.empty(0) if is_cut else weights_of(known)
         total = float(weights.sum())
         chance = self._chance.random()
         for count in (sampling.top_k,) if is_cut else (min(_FIRST, most), most):
-            ordered = largest(scaled, count)
-            shares = np.exp(ordered)
+            ordered = largest(known, count)
+            shares = weights_of(ordered)
             shares /= shares.sum() if is_cut else total
             sums = np.cumsum(shares)
             kept = int(np.searchsorted(sums, sampling.top_p)) + 1
@@ -266,8 +268,8 @@ class Chooser:
             if is_whole or (sampling.top_p >= 1.0 and chance * mass < sums[-1]):
                 break
         drawn = min(int(np.searchsorted(sums[:kept], chance * mass, side="right")), kept - 1)
-        equals = np.flatnonzero(scaled == ordered[drawn])  # of equal numbers the first come first
-        return int(equals[drawn - int(np.searchsorted(-ordered, -ordered[drawn]))])
+        equals = np.flatnonzero(known == ordered[drawn])  # of equal numbers the first come first
+        return int(equals[drawn - int(np.count_nonzero(ordered > ordered[drawn]))])
 
     def _moved(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
         """Return logits with biases and penalties."""
@@ -282,7 +284,7 @@ class Chooser:
         return moved
 
 
-def largest(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """Return the `count` largest numbers, largest first: sorting numbers is many times as fast as sorting places."""
     least = len(values) - count
     return np.sort(np.partition(values, least)[least:] if least > 0 else values)[::-1]
