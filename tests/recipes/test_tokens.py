@@ -106,6 +106,28 @@ def test_a_vocabulary_with_the_letters_of_bytes_may_mean_letters(sentencepiece, 
     assert tokens.decode(tokens.encode("a Ġ word ē")) == "a Ġ word ē"
 
 
+@pytest.mark.parametrize("reads", [BytePairs, PackageTokens])
+def test_a_token_of_other_letters_writes_itself(reads, tmp_path):
+    values = json.loads(SHIPPED.read_text("utf-8"))
+    values["model"]["vocab"] |= {"中": 5000, "Ġ中": 5001, "Ġé": 5002}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(values), "utf-8")
+    tokens = BytePairs(file, values) if reads is BytePairs else PackageTokens(file)
+    assert [tokens.token_bytes(5000 + i) for i in range(3)] == ["中".encode(), "Ġ中".encode(), b" \xe9"]
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_normalizer_may_turn_bytes_into_letters(is_inside, tmp_path):
+    values = json.loads(SHIPPED.read_text("utf-8"))
+    level = {"type": "ByteLevel"}
+    values |= {"normalizer": {"type": "Sequence", "normalizers": [level]} if is_inside else level}
+    values |= {"pre_tokenizer": None, "decoder": None}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(values), "utf-8")
+    tokens = PackageTokens(file)
+    assert tokens.decode(tokens.encode("a b é")) == "a b é"
+
+
 def test_special_tokens_write_nothing_and_are_text_unless_asked_for(llama3):
     tokens = read_tokens(llama3)
     end = tokens.special["<|end|>"]

@@ -1,11 +1,12 @@
-"""A drawn token is that which sorting all of them would give; only the likeliest are sorted."""
+"""A drawn token is that which sorting all of them would give, whatever is sorted; and what is no number."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from edgeopt.runtime.decoding.sampling import Chooser, Sampling, largest
+from edgeopt.errors import EdgeoptError
+from edgeopt.runtime.decoding.sampling import UNKNOWN_ODDS, Chooser, Sampling, largest, odds_of
 
 SAMPLINGS = (
     {},
@@ -44,6 +45,30 @@ def test_the_drawn_token_is_that_of_all_tokens_sorted(numbers, spread):
                 assert chooser.choose(logits, ()) == wanted
 
 
-def test_of_equal_numbers_the_first_are_the_largest():
-    assert largest(np.array([1.0, 2.0, 2.0, 0.0, 2.0, -np.inf]), 2).tolist() == [1, 2]
-    assert largest(np.array([1.0, 2.0, 2.0, 0.0, 2.0, -np.inf]), 6).tolist() == [1, 2, 4, 0, 3, 5]
+def test_the_largest_numbers_come_in_order():
+    numbers = np.array([1.0, 2.0, 2.0, 0.0, 2.0, -np.inf], np.float32)
+    assert largest(numbers, 2).tolist() == [2, 2]
+    assert largest(numbers, 6).tolist() == [2, 2, 2, 1, 0, -np.inf]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("logit", [np.nan, -np.inf])
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_computes_no_number_is_one_line(logit, temperature):
+    with pytest.raises(EdgeoptError, match="the model computes no number") as failed:
+        Chooser(Sampling(temperature)).choose(np.full(300, logit, np.float32), ())
+    assert "\n" not in failed.value.problem
+    assert odds_of(np.full(300, logit, np.float32), 3, 5) == UNKNOWN_ODDS
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1.0, 50.0])
+def test_what_is_no_number_is_never_drawn(temperature):
+    logits = np.array([np.nan, -np.inf, 0.5, np.nan, 0.4], np.float32)
+    drawn = {Chooser(Sampling(temperature, seed=seed)).choose(logits, ()) for seed in range(40)}
+    assert drawn <= {2, 4}
+
+
+def test_odds_list_no_token_that_may_not_follow():
+    odds = odds_of(np.array([-np.inf, 1.0, np.nan, 1.0, -np.inf], np.float32), 3, 5)
+    assert [token for token, _ in odds.likely] == [1, 3]
+    assert odds.logprob == pytest.approx(np.log(0.5))

@@ -285,7 +285,9 @@ def test_repetition_is_penalised_and_nan_is_never_chosen():
     assert Chooser(Sampling(repetition_penalty=1.2)).choose(logits, [0]) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 1.5}, {"top_k": -1}, {"repetition_penalty": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1.0}, {"top_p": 1.5}, {"top_k": -1}, {"seed": -1}, {"temperature": float("nan")}]
+)
 def test_wrong_sampling_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Sampling(**wrong)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from random_schemas import fits, random_schema
-from small_decoders import byte_tokenizer, write_decoder
+from small_decoders import SHIPPED, byte_tokenizer, write_decoder
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -19,12 +19,15 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.tensors_file import TensorFiles
 from edgeopt.graph.model import Model
+from edgeopt.recipes.texts.byte_pairs import BytePairs
+from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import AnswerOptions
+from edgeopt.runtime.decoding.generation import AnswerOptions, Writing
 from edgeopt.runtime.decoding.grammars import FormError, Grammars, form_of
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 from edgeopt.steps.convert.weight_only import make_weight_only
 
@@ -128,10 +131,10 @@ def test_a_token_is_that_of_masked_logits_however_it_is_chosen(taught, sampling)
             if step % 5 == 4:
                 logits[rng.integers(0, len(logits), 50)] = np.nan
             kinds.add(bool(allowed[np.nan_to_num(logits, nan=-9).argmax()]))
-            masked = choosers[0].choose(np.where(allowed, logits, np.float32(-np.inf)), answer, answer)
             token = choosers[1].choose(logits, answer, answer, follower.behind(answer))
             assert allowed[token]
-            assert token == masked or np.isnan(logits[allowed]).all()
+            if not np.isnan(logits[allowed]).all() and np.count_nonzero(allowed) > 1:
+                assert token == choosers[0].choose(np.where(allowed, logits, np.float32(-np.inf)), answer, answer)
             answer.append(token)
             if token == 0 or follower.is_whole(answer):
                 break
@@ -151,6 +154,117 @@ def test_a_token_is_accepted_where_the_mask_has_it(taught):
         answer.append(token)
     with pytest.raises(EdgeoptError, match="cannot go on in its form"):
         follower.behind([tokens.encode("x")[0]]).allowed()
+
+
+def test_an_answer_that_left_its_form_is_never_whole(taught):
+    tokens, form = taught.tokenizer, form_of(None, "ab+c", "")
+    assert form is not None
+    grammars = Grammars(tokens, taught.vocabulary, [0])
+    for ask in (lambda follower, answer: follower.is_whole(answer), lambda follower, answer: follower.forced(answer)):
+        follower = grammars.follower(form)
+        for _ in range(2):
+            with pytest.raises(EdgeoptError, match="cannot go on in its form"):
+                ask(follower, tokens.encode("z"))
+    follower = grammars.follower(form)
+    assert [follower.is_whole(tokens.encode(text)) for text in ("abbc", "ab", "abc")] == [True, False, True]
+
+
+def without(letter: str) -> BytePairs:
+    """Return tiny_lm's tokenizer without the tokens that hold a letter."""
+    values = json.loads((SHIPPED / "tokenizer.json").read_text("utf-8"))
+    model = values["model"]
+    model["vocab"] = {token: number for token, number in model["vocab"].items() if letter not in token}
+    model["merges"] = [pair for pair in model["merges"] if letter not in str(pair)]
+    return BytePairs(SHIPPED / "tokenizer.json", values)
+
+
+@pytest.mark.parametrize("letter", ["Ã", "©"])  # the bytes of é, either of which the vocabulary may lack
+def test_a_text_that_no_token_writes_ends_an_answer_in_a_line(letter):
+    tokens, answer = without(letter), list[int]()
+    drink = {"drink": {"enum": ["café", "thé", "tea"]}}
+    form = form_of({"type": "object", "properties": drink, "required": ["drink"]}, "", "")
+    assert form is not None
+    follower = Grammars(tokens, 1024, [0]).follower(form)
+    answer += follower.forced(answer)
+    answer += tokens.encode("ca")
+    answer += follower.forced(answer)
+    assert tokens.decode(answer).startswith('{"drink": "caf')
+    with pytest.raises(EdgeoptError, match="form: no token of this model continues the answer\n"):
+        follower.behind(answer).allowed()
+    other = Grammars(tokens, 1024, [0]).follower(form)
+    assert other.is_whole(tokens.encode('{"drink": "tea"}'))
+
+
+def test_forced_text_is_written_as_it_is_where_a_tokenizer_begins_texts_with_a_space(tmp_path):
+    package = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    made = package.Tokenizer(package.models.BPE(byte_fallback=True, unk_token="<unk>"))
+    made.normalizer = package.normalizers.Sequence(
+        [package.normalizers.Prepend("\u2581"), package.normalizers.Replace(" ", "\u2581")]
+    )
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>", *(f"<0x{i:02X}>" for i in range(256))], show_progress=False
+    )
+    made.train_from_iterator([json.dumps(PERSON)], trainer)
+    values = json.loads(made.to_str())
+    values["added_tokens"] = [each for each in values["added_tokens"] if each["content"] == "<unk>"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values), "utf-8")
+    tokens = read_tokens(tmp_path / "tokenizer.json")
+    assert tokens.decode(tokens.encode("name")) == " name"
+    form = form_of({"type": "object", "properties": {"name": {"const": "é x"}}, "required": ["name"]}, "", "")
+    assert form is not None
+    end = tokens.special["<unk>"]
+    follower, answer = Grammars(tokens, tokens.size, [end]).follower(form), list[int]()
+    while not follower.is_whole(answer):
+        answer += follower.forced(answer) or [int(follower.behind(answer).allowed().argmax())]
+    assert tokens.decode(answer) == '{"name": "é x"}'
+
+
+QUESTION = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["question", "complaint"]}, "n": {"type": "integer"}},
+}
+ASKED = '{"kind": "question", "n": 4821}\n' * 2 + '{"kind": "question", "n": 77}\n'
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_guesses_change_no_drawn_answer_in_a_form(taught, logprobs):
+    accepted = 0
+    for seed in range(6):
+        wish = AnswerOptions(80, Sampling(1.0, seed=seed), schema=QUESTION, logprobs=logprobs, uses_draft=False)
+        plain = [(piece.token, len(piece.likely)) for piece in taught.generate(ASKED, wish.but(guesses=0))]
+        answer = taught.generate(ASKED, wish.but(guesses=4))
+        assert [(piece.token, len(piece.likely)) for piece in answer] == plain
+        accepted += answer.account.accepted_tokens
+    assert accepted
+
+
+def test_a_whole_answer_ends_behind_a_guess_too_where_the_model_has_no_end():
+    source = find_language_model("tiny_lm")
+    session = EXECUTOR.open(source.read_bytes(), SessionOptions(threads=1))
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    with LanguageModel(session, read_tokens(SHIPPED / "tokenizer.json"), 1024, end=[], begin=[0]) as model:
+        for guesses in (0, 4):
+            answer = model.generate('{"n": 4821}\n' * 3, schema=schema, guesses=guesses, exact=False, most_tokens=40)
+            assert json.loads(answer.text())
+            assert answer.account.reason == "end"
+            assert bool(answer.account.accepted_tokens) == bool(guesses)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("logprobs", [None, 3])
+def test_a_token_outside_the_form_never_comes_where_the_others_have_no_number(taught, logprobs, temperature):
+    form = form_of(None, "(ab|cd)", "")
+    assert form is not None
+    asked = AnswerOptions(9, Sampling(temperature), regex=form.text, logprobs=logprobs)
+    follower = Grammars(taught.tokenizer, taught.vocabulary, [0]).follower(form)
+    writing = Writing(
+        [1], Pieces(taught.tokenizer), asked, end=[0], capacity=90, begun_ns=0, tokenize_ns=0, follower=follower
+    )
+    allowed = follower.behind([]).allowed()
+    logits = np.where(allowed, np.float32(np.nan), np.float32(1.0))
+    token = writing.choose(logits)
+    assert allowed[token]
+    assert writing.take(token).likely == ()
 
 
 def fits_person(text: str) -> bool:

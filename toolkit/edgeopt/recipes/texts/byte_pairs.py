@@ -111,8 +111,7 @@ class BytePairs:
         text = self._tokens.get(token, "")
         if text in self.special:
             return b""
-        letters = bytes_of_letters()
-        return bytes(letters[letter] for letter in text)
+        return bytes_of(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; bytes that are no character become U+FFFD."""
@@ -185,7 +184,12 @@ def _letters() -> Mapping[int, str]:
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
 
 
+def bytes_of(token: str) -> bytes:
+    """Return what a token of a byte-level vocabulary writes: a byte a letter, or itself where it has other letters."""
+    letters = _bytes_of_letters()
+    return bytes(map(letters.__getitem__, token)) if letters.keys() >= {*token} else token.encode("utf-8", "replace")
+
+
 @lru_cache
-def bytes_of_letters() -> Mapping[str, int]:
-    """Return the byte that each letter of a byte-level vocabulary stands for."""
+def _bytes_of_letters() -> Mapping[str, int]:
     return {letter: byte for byte, letter in _letters().items()}

@@ -168,14 +168,16 @@ def _has_bytes_as_letters(values: Any) -> bool:
     The vocabulary does not tell: SmolLM2's lacks the letters of bytes that its texts never had, and a vocabulary of
     many languages may hold all 256 letters as what they are.
     """
-    parts = [values.get("decoder"), values.get("pre_tokenizer")] if isinstance(values, dict) else []
+    steps = ("decoder", "pre_tokenizer", "normalizer")
+    parts = [values.get(step) for step in steps] if isinstance(values, dict) else []
     while parts:
         part = parts.pop()
         if not isinstance(part, dict):
             continue
         if part.get("type") == "ByteLevel":
             return True
-        parts += [*(part.get("decoders") or ()), *(part.get("pretokenizers") or ())]
+        inner = ("decoders", "pretokenizers", "normalizers")
+        parts += [each for kind in inner for each in part.get(kind) or ()]
     return False
 
 

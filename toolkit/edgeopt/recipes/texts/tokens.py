@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.recipes.texts.byte_pairs import bytes_of_letters, read_byte_pairs
+from edgeopt.recipes.texts.byte_pairs import bytes_of, read_byte_pairs
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
@@ -87,8 +87,7 @@ class PackageTokens:
         if token in self._plain:
             return str(self._plain[token]).encode()
         if self._file.is_byte_level:
-            letters = bytes_of_letters()
-            return bytes(letters[letter] for letter in name if letter in letters)
+            return bytes_of(name)
         byte = _BYTE.fullmatch(name)
         return bytes([int(byte[1], 16)]) if byte else str(name).replace(_SPACE, " ").encode()
 

@@ -68,7 +68,7 @@ class Piece:
     at_ns: int
     """Nanoseconds since the answer was asked for."""
     logprob: float | None = None
-    """Logarithm of the token's probability, before temperature and penalties; None: not asked for."""
+    """Logarithm of the token's probability, before temperature and penalties; None: not asked for, or no number."""
     likely: tuple[tuple[int, float], ...] = ()
     """The likeliest tokens in its place with the logarithms of their probabilities, as many as were asked for."""
 
@@ -336,23 +336,29 @@ class Writing:
             EdgeoptError: If no token continues the answer in its form.
         """
         limits = None if self._follower is None else self._follower.behind([*self.answer, *more])
-        if limits is not None and self._asked.logprobs is not None:  # shares of what may follow
-            logits, limits = np.where(limits.allowed(), logits, np.float32(-np.inf)), None
         answer = [*self.answer, *more] if self._asked.sampling.looks_at_answer else ()
         text = [*self.tokens, *more] if more else self.tokens
         if self.sees and self._asked.sampling.repetition_penalty != 1.0:  # which looks tokens up in the vocabulary
             text = [known_token(token) for token in text]
         token = self._chooser.choose(logits, text, answer, limits)
-        if self._asked.logprobs is not None:
-            self._odds.append(odds_of(logits, token, self._asked.logprobs))
+        if self._asked.logprobs is not None:  # of a form, shares of what may follow
+            shown = logits if limits is None else np.where(limits.allowed(), logits, np.float32(-np.inf))
+            self._odds.append(odds_of(shown, token, self._asked.logprobs))
         return token
+
+    def is_ended_by(self, more: Sequence[int]) -> bool:
+        """Return whether the answer is over behind one or more further tokens, so that none is chosen behind them."""
+        if more[-1] in self._end:
+            return True
+        return self._follower is not None and self._follower.is_whole([*self.answer, *more])
 
     def forced(self) -> list[int]:
         """Return the tokens that follow whatever the model says, as the form of the answer wants them."""
         if self._follower is None or self.is_over:
             return []
         forced = self._follower.forced(self.answer)
-        self._odds += [TokenOdds(0.0, ())] * len(forced) if self._asked.logprobs is not None else []
+        if self._asked.logprobs is not None:
+            self._odds += [TokenOdds(0.0, ((token, 0.0),)[: self._asked.logprobs]) for token in forced]
         return forced
 
     def take(self, token: int) -> Piece:
@@ -548,11 +554,12 @@ class Generation(Closing):
         writing.count(computed_tokens=len(new) + len(guesses), runs=1, forced_tokens=len(new) - 1)
         next_tokens = [writing.choose(logits[0])]
         for i, guess in enumerate(guesses):
-            if guess != next_tokens[-1]:
+            if guess != next_tokens[-1] or writing.is_ended_by(next_tokens):
                 break
             next_tokens.append(writing.choose(logits[i + 1], next_tokens))
         if guesses:
-            writing.count(guessed_tokens=len(guesses), accepted_tokens=len(next_tokens) - 1)
+            accepted = sum(a == b for a, b in zip(guesses, next_tokens, strict=False))
+            writing.count(guessed_tokens=len(guesses), accepted_tokens=accepted)
         decoder.rewind(len(text) - 1 + len(next_tokens))
         return next_tokens
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,33 @@ class _Vocabulary:
         self._encode = tokens.encode
 
     def __call__(self, text: str) -> list[int]:
-        return self._encode(text)
+        """Return tokens that write this text and nothing else: the package takes them without comparing.
+
+        A vocabulary may lack bytes, and a tokenizer may put a space before every text. Such texts are cut into the
+        longest tokens; what no token writes is left out, and the follower says that it cannot go on there.
+        """
+        tokens, written = self._encode(text), text.encode()
+        return tokens if b"".join(self.tokens[token] for token in tokens) == written else self._longest(written)
+
+    def _longest(self, written: bytes) -> list[int]:
+        tokens, place = list[int](), 0
+        while place < len(written):
+            ends = range(min(len(written), place + self._most_bytes), place, -1)
+            end = next((end for end in ends if written[place:end] in self._by_bytes), None)
+            if end is None:
+                break
+            tokens.append(self._by_bytes[written[place:end]])
+            place = end
+        return tokens
+
+    @cached_property
+    def _by_bytes(self) -> Mapping[bytes, int]:
+        special = {*self.special_token_ids}
+        return {token: number for number, token in enumerate(self.tokens) if token and number not in special}
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        return max(map(len, self._by_bytes), default=0)
 
 
 class Follower:
@@ -233,22 +260,40 @@ class Follower:
         return self._bits
 
     def _stuck(self) -> EdgeoptError:
-        why = self._matcher.get_error() or "no token of this model continues the answer"
-        return EdgeoptError(f"the answer cannot go on in its form: {short(why)}", remedy="ask for a simpler form")
+        said = self._matcher.get_error().partition("\n")[0]
+        why = "no token of this model continues the answer" if said in ("", "NoExtensionBias") else short(said)
+        return EdgeoptError(f"the answer cannot go on in its form: {why}", remedy="ask for a simpler form")
 
     def forced(self, answer: Sequence[int]) -> list[int]:
-        """Return the tokens that follow an answer whatever the model says."""
+        """Return the tokens that follow an answer whatever the model says.
+
+        Raises:
+            EdgeoptError: If the answer has left its form, or the form became too complex.
+        """
         self._go_to(answer)
         forced: list[int] = self._matcher.compute_ff_tokens()
-        return [] if self._matcher.is_error() else forced
+        if self._matcher.is_error():
+            raise self._stuck()
+        return forced
 
     def is_whole(self, answer: Sequence[int]) -> bool:
-        """Return whether nothing may follow an answer but its end."""
+        """Return whether nothing may follow an answer but its end.
+
+        Raises:
+            EdgeoptError: If the answer has left its form, or the form became too complex.
+        """
         self._go_to(answer)
-        return bool(self._matcher.is_stopped())
+        is_over = bool(self._matcher.is_stopped())
+        if is_over and self._matcher.is_error():  # which the package counts as an end
+            raise self._stuck()
+        return is_over
 
     def _go_to(self, answer: Sequence[int]) -> None:
-        """Consume what is new in an answer, after taking back what is not in it: guesses that were wrong."""
+        """Consume what is new in an answer, after taking back what is not in it: guesses that were wrong.
+
+        Raises:
+            EdgeoptError: If a token may not follow; the follower is of no more use.
+        """
         done = self._done
         if answer[: len(done)] != done:
             pairs = enumerate(zip(done, answer, strict=False))
@@ -257,6 +302,7 @@ class Follower:
             self._bits = None
             del done[shared:]
         for token in answer[len(done) :]:
-            self._matcher.consume_token(token)
+            if not self._matcher.consume_token(token):
+                raise self._stuck()
             self._bits = None
             done.append(token)

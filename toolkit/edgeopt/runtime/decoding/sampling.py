@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import Option, OptionGroup, Syntax, option, option_like, options_of
 
 DRAWN: Final = OptionGroup("draw", "How tokens are drawn", "at random or not")
@@ -107,6 +108,8 @@ class Sampling:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number")
             if limits.most is not None and not limits.least <= value <= limits.most:
                 raise ValueError(f"{name} is {value}, not {limits.least} to {limits.most}")
+            if not value >= limits.least:
+                raise ValueError(f"{name} is {value}, and must be {limits.least} or more")
         for token, bias in self.logit_bias.items():
             is_token = isinstance(token, Integral) and not isinstance(token, bool) and token >= 0
             if not is_token or not -100 <= bias <= 100:
@@ -161,9 +164,8 @@ class SamplingWishes(TypedDict, total=False):
     repetition_penalty: float
 
 
-_FIRST, _MORE = 128, 16
-"""Tokens that are sorted at first, and by how many times more where the drawn one is not among them: sorting all of
-49,152 takes longer than a model with 135 million weights."""
+_FIRST = 1024
+"""Logits that are sorted at first; all of them where the drawn token is not among these."""
 
 
 class AllowedTokens(Protocol):
@@ -206,7 +208,7 @@ class Chooser:
             limits: The tokens that may follow; None: all.
 
         Raises:
-            EdgeoptError: If no token may follow.
+            EdgeoptError: If no token may follow, or no logit is a number.
             ValueError: If a bias is of a token that the model has not.
         """
         sampling = self._sampling
@@ -221,42 +223,53 @@ class Chooser:
             )
         if sampling.temperature == 0.0:
             best = int(logits.argmax())  # the first NaN, where there is one
-            is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
-            if not is_nan and (limits is None or limits.accepts(best)):  # most tokens that a model wants may follow
+            is_number = float(logits[best]) > -math.inf
+            if is_number and (limits is None or limits.accepts(best)):  # most tokens that a model wants may follow
                 return best
         places = None if limits is None else np.flatnonzero(limits.allowed())
-        # where nothing may follow but tokens whose logits are NaN, one of them does
-        least = -np.inf if places is None else float(np.finfo(np.float32).min)
-        known = np.nan_to_num(logits if places is None else logits[places], nan=least)
-        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known.astype(np.float64))
+        if places is not None and len(places) == 1:  # as forced tokens, which take no random number either
+            return int(places[0])
+        if not (logits > -np.inf).any():
+            raise EdgeoptError(
+                "the model computes no number: all of its logits are NaN or -inf",
+                remedy="compute in float32, or make the model anew",
+            )
+        known = np.nan_to_num(logits if places is None else logits[places], nan=-np.inf, neginf=-np.inf)
+        if not (known > -np.inf).any():  # a form allows nothing but such tokens: they are equal
+            known = np.zeros_like(known)
+        place = int(known.argmax()) if sampling.temperature == 0.0 else self._drawn(known)
         return place if places is None else int(places[place])
 
-    def _drawn(self, known: NDArray[np.float64]) -> int:
+    def _drawn(self, known: NDArray[np.float32]) -> int:
         """Return the place of a logit that is drawn."""
-        sampling = self._sampling
-        scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
-        with np.errstate(over="ignore"):
-            scaled /= sampling.temperature
-        weights = np.exp(scaled)  # the likeliest has 1
-        is_cut = 0 < sampling.top_k < len(weights)
-        count = sampling.top_k if is_cut else min(_FIRST, len(weights))
+        sampling, best, most = self._sampling, float(known.max()), len(known)
+
+        def weights_of(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+            scaled = logits.astype(np.float64) - best  # first: a temperature near nothing overflows no other than these
+            with np.errstate(over="ignore"):
+                return np.exp(scaled / sampling.temperature)  # the likeliest has 1
+
+        is_cut = 0 < sampling.top_k < most
+        weights = np.empty(0) if is_cut else weights_of(known)
+        total = float(weights.sum())
         chance = self._chance.random()
-        while True:  # with more of the likeliest, until the drawn token is among them
-            order = largest(scaled, count)
-            shares = weights[order]
-            shares /= shares.sum() if is_cut else weights.sum()
+        for count in (sampling.top_k,) if is_cut else (min(_FIRST, most), most):
+            ordered = largest(known, count)
+            shares = weights_of(ordered)
+            shares /= shares.sum() if is_cut else total
             sums = np.cumsum(shares)
             kept = int(np.searchsorted(sums, sampling.top_p)) + 1
             kept = min(kept, int(np.count_nonzero(shares >= sampling.min_p * shares[0])))
-            kept = min(
-                kept, int(np.count_nonzero(shares))
-            )  # what may not follow is never drawn, however sums are rounded
-            is_whole = is_cut or kept < count or count == len(weights)
+            # what may not follow is never drawn, however sums are rounded
+            kept = min(kept, int(np.count_nonzero(shares)))
+            is_whole = is_cut or kept < count or count == most
             # of those that may be drawn all or, without an end in sight, as many as `min_p` leaves
-            mass = sums[kept - 1] if is_whole else weights[weights >= sampling.min_p].sum() / weights.sum()
+            mass = sums[kept - 1] if is_whole else weights[weights >= sampling.min_p].sum() / total
             if is_whole or (sampling.top_p >= 1.0 and chance * mass < sums[-1]):
-                return int(order[min(int(np.searchsorted(sums[:kept], chance * mass, side="right")), kept - 1)])
-            count = min(count * _MORE, len(weights))
+                break
+        drawn = min(int(np.searchsorted(sums[:kept], chance * mass, side="right")), kept - 1)
+        equals = np.flatnonzero(known == ordered[drawn])  # of equal numbers the first come first
+        return int(equals[drawn - int(np.count_nonzero(ordered > ordered[drawn]))])
 
     def _moved(self, logits: NDArray[np.float32], answer: Sequence[int]) -> NDArray[np.float32]:
         """Return logits with biases and penalties."""
@@ -271,15 +284,10 @@ class Chooser:
         return moved
 
 
-def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the places of the `count` largest numbers, largest first, equal ones in order; not all are sorted."""
-    if count < len(values):
-        least = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > least)
-        places = np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]])
-    else:
-        places = np.arange(len(values))
-    return places[np.argsort(-values[places], kind="stable")]
+def largest(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Return the `count` largest numbers, largest first: sorting numbers is many times as fast as sorting places."""
+    least = len(values) - count
+    return np.sort(np.partition(values, least)[least:] if least > 0 else values)[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +302,10 @@ UNKNOWN_ODDS = TokenOdds(None, ())
 
 
 def odds_of(logits: NDArray[np.float32], token: int, count: int) -> TokenOdds:
-    """Return the logarithms of the probabilities of a token and of the `count` likeliest."""
-    known = np.nan_to_num(logits.astype(np.float64), nan=-np.inf)
+    """Return the logarithms of the probabilities of a token and of the `count` likeliest; none of a row of NaN."""
+    known = np.nan_to_num(logits.astype(np.float64), nan=-np.inf, neginf=-np.inf)
+    if not (known > -np.inf).any():
+        return UNKNOWN_ODDS
     known -= known.max()
     known -= np.log(np.exp(known).sum())
     first = np.argpartition(-known, min(count, len(known) - 1))[:count] if count else np.zeros(0, np.int64)
