@@ -207,11 +207,28 @@ def test_what_tests_make_shorter_is_there(name):
 def test_no_interpreter_is_started_that_reads_the_folder_it_starts_in():
     """Without `-P` a file `json.py` of the user's folder takes the place of Python's own."""
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.List):
-                words = {word.value for word in node.elts if isinstance(word, ast.Constant)}
-                is_other = "sh" in words or "rknn" in path.parts  # Rockchip's Python may be older than `-P` (3.11)
-                assert is_other or "-P" in words or not words & {"-m", "-c"}, f"{path}, line {node.lineno}"
+        if "rknn" not in path.parts:  # Rockchip's Python may be older than `-P` (3.11)
+            lines = lines_that_read_the_folder(ast.parse(path.read_text("utf-8")))
+            assert not lines, f"{path}, lines {lines}"
+
+
+def lines_that_read_the_folder(tree: ast.Module) -> list[int]:
+    """Return the lines of the commands, lists or tuples of words, that start Python without `-P`."""
+    commands = [node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple)]
+    words = [{word.value for word in node.elts if isinstance(word, ast.Constant)} for node in commands]
+    return [
+        node.lineno
+        for node, each in zip(commands, words, strict=True)
+        if each & {"-m", "-c"} and not each & {"-P", "sh"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [("[p, '-m', 'pip']", [1]), ("(p, '-c', x)", [1]), ("(p, '-P', '-m', x)", []), ("['sh', '-c', x]", [])],
+)
+def test_a_command_may_be_a_list_or_a_tuple(command, lines):
+    assert lines_that_read_the_folder(ast.parse(command)) == lines
 
 
 EMPTY_WORDS = {"one", "found", "told", "asked", "given"}

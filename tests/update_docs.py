@@ -17,8 +17,8 @@ from edgeopt.workloads import VERBS, kinds
 HOW_TO_READ = """\
 `edgeopt COMMAND --help` (or `-h`) is one screen: the options that most users need, then all options by name, group by
 group. `edgeopt bench --help load` shows one group in full, with units and defaults; the groups' names are in the first
-column of the screen, and shells complete them. `edgeopt bench --help all` shows everything, as below. A command whose
-whole help fits a screen shows it at once.
+column of the screen, and shells complete them. `edgeopt bench --help jitter` shows the group of an option,
+`edgeopt bench --help all` everything, as below. A command whose whole help fits a screen shows it at once.
 """
 DOCS = Path(__file__).parents[1] / "docs" / "commands.md"
 API = DOCS.with_name("api.md")

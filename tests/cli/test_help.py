@@ -15,7 +15,10 @@ from click.testing import CliRunner
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.cli._help import SCREEN_LINES, GroupedCommand
+from edgeopt.cli._values import RecipeName, TargetName
+from edgeopt.cli._verb import VerbOption
 from edgeopt.executors.browser import chromium
+from edgeopt.system.declared.options import OptionGroup
 
 
 def test_help_imports_nothing_heavy():
@@ -174,6 +177,8 @@ def test_names_of_groups_are_words_that_no_other_group_of_the_command_has(name):
     assert all(each.isalpha() and each.islower() and each != "all" for each in names)
     headings = [group.heading for group in command.groups]
     assert len(headings) == len({*headings})
+    declared = {use.option.group for each in command.params if isinstance(each, VerbOption) for use in each.uses}
+    assert declared <= {*command.groups}  # no two kinds of workload describe a group of one name in two ways
 
 
 def test_a_group_is_shown_as_in_the_whole_help():
@@ -192,6 +197,44 @@ def test_a_group_of_one_kind_says_so():
     assert "for a" not in help_of("bench", "--help").split("by group:")[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "heading"),
+    [
+        ("bench", ["--help", "jitter"], "How frames arrive"),
+        ("bench", ["--help", "max-miss"], "The budget"),
+        ("bench", ["--help", "max_miss"], "The budget"),
+        ("bench", ["x.onnx", "--help", "--max-miss"], "The budget"),
+        ("bench", ["--help=--max-miss"], "The budget"),
+        ("bench", ["--help", "--model"], "Servers"),  # an option; the group of this name is asked for without dashes
+        ("bench", ["-h", "-t"], "Model and device"),
+        ("bench", ["--help", "json"], "What is printed"),
+        ("inspect", ["--help", "nodes"], "What is shown"),
+    ],
+)
+def test_the_name_of_an_option_shows_its_group(name, words, heading):
+    assert re.findall(r"^(\S.*):$", help_of(name, *words), re.MULTILINE) == [heading]
+
+
+def test_every_option_is_in_the_group_that_its_name_shows():
+    command = cli.get_command(click.Context(cli), "optimize")
+    flags = [each.opts[0] for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert len(flags) > 30
+    for flag in flags:
+        assert f"{flag} " in help_of("optimize", f"--help={flag}").split(":\n", 1)[1], flag
+
+
+@pytest.mark.parametrize("name", ["bench", "optimize", "run", "serve"])
+def test_no_name_of_a_shipped_recipe_or_target_is_taken_for_a_slip(name):
+    command = cli.get_command(click.Context(cli), name)
+    context = click.Context(command, info_name=name)
+    parts = (RecipeName(), TargetName())
+    names = {each.value for part in parts for each in part.shell_complete(context, command.params[0], "")}
+    assert len(names) > 50
+    screen = command.help_with(context, "")
+    for word in sorted(names):
+        assert command.help_with(context, word) == screen, word
+
+
 def test_other_arguments_beside_help_change_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lode").mkdir()
@@ -202,25 +245,29 @@ def test_other_arguments_beside_help_change_nothing(tmp_path, monkeypatch):
         "--help digits_detector",
         "--help ./model",
         "--help lode",  # a bundle that lies here
+        "--help yolox",
+        "--help bert",
+        f"--help {'a' * 300}",  # longer than a file's name may be
         "--load fps:30 --help",
         "--help --load fps:30",
         "-h",
     ):
         assert help_of("bench", *line.split()) == screen, line
     assert help_of("run", "b", "--help", "0") == help_of("run", "--help")  # a camera's number
+    assert help_of("serve", "--help", "xyz") == help_of("serve", "--help")
     assert help_of("targets", "--help", "cpu") == help_of("targets", "--help=all") == help_of("targets", "--help")
 
 
 @pytest.mark.parametrize(
     ("words", "problem", "remedy"),
     [
-        ("bench --help lod", "no group of options named 'lod'", "did you mean 'load'?"),
-        ("bench x.onnx --help=Load", "no group of options named 'Load'", "did you mean 'load'?"),
-        ("serve --help xyz", "no group of options named 'xyz'", "choose from: access, address, all"),
-        ("bench --help threads", "threads is an option", "edgeopt bench --help model"),
+        ("bench --help lod", "no group of options and no option is named 'lod'", "see edgeopt bench --help load"),
+        ("bench x.onnx --help=Load", "no group of options and no option is named 'Load'", "did you mean 'load'?"),
+        ("bench --help max-mis", "no group of options and no option is named 'max-mis'", "did you mean 'max-miss'?"),
+        ("bench --help jtiter", "no group of options and no option is named 'jtiter'", "did you mean 'jitter'?"),
     ],
 )
-def test_an_unknown_group_is_told_with_the_nearest(words, problem, remedy):
+def test_a_slip_in_the_name_of_a_group_or_option_is_told_with_the_nearest(words, problem, remedy):
     done = CliRunner().invoke(cli, words.split(), prog_name="edgeopt")
     assert done.exit_code == 1
     first, second = " ".join(done.output.split()).split(" -> ")
@@ -267,3 +314,45 @@ def test_errors_are_folded_under_their_text_where_columns_are_asked_for(tmp_path
     assert len(lines) > 2
     assert all(len(line) <= 60 for line in lines)
     assert all(line.startswith(("error: ", "       ", "  -> ", "     ")) for line in lines)
+
+
+def test_a_long_command_without_options_that_most_users_need_has_a_screen():
+    group = OptionGroup("many", "Many", "fifty numbers")
+    options = [click.Option([f"--number-{i}"], help="A number.") for i in range(50)]
+    command = GroupedCommand("long", params=options, groups={group: tuple(each.name for each in options)})
+    done = CliRunner().invoke(command, ["--help"])
+    assert done.exit_code == 0, done.exception
+    assert "Most used" not in done.output
+    assert "--number-49" in done.output
+
+
+def test_the_groups_of_serve_say_what_they_hold_there():
+    rows = help_of("serve", "--help").split("by group:")[1]
+    for taken in ("prompts, and the answers", "times, languages"):
+        assert taken not in rows
+    assert "times, languages, silence" in help_of("run", "--help")
+
+
+@pytest.mark.parametrize("name", ["inspect", "bench"])
+def test_the_group_of_devices_names_the_links_that_the_command_has(name):
+    shown = help_of(name, "--help", "on")
+    assert ("adb." in shown) == ("adb://" in shown) == (name == "bench")
+
+
+def test_no_help_speaks_of_most_used_options_where_all_are_shown():
+    assert "most" not in help_of("inspect", "--help").lower()
+
+
+ARGUMENTS = re.compile(r"\b(?:MODELS?|SOURCE|BUNDLE|RESULTS?)\b")
+
+
+def test_help_of_options_names_arguments_that_the_command_has():
+    for name in cli.list_commands(click.Context(cli)):
+        command = cli.get_command(click.Context(cli), name)
+        context = click.Context(command, info_name=name)
+        arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        shown = {*ARGUMENTS.findall(" ".join([*arguments, *(each.metavar or "" for each in options)]))}
+        for each in options:
+            text = re.sub("`.*?`", "", each.help or "")  # another command
+            assert {*ARGUMENTS.findall(text)} <= shown, (name, each.opts)

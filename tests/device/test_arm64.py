@@ -104,7 +104,7 @@ def built(python, tmp_path_factory) -> Built:
 
 @pytest.fixture(scope="module", params=LEVELS)
 def there(request, python, built, tmp_path_factory) -> tuple[str, Path]:
-    """What the same files compute on Arm, on a processor of one level."""
+    """The level of a processor for Arm, and the folder of the numbers that it computes of the same files."""
     out = tmp_path_factory.mktemp("arm")
     run_on_arm(python, request.param, built.folder, out)
     return request.param, out

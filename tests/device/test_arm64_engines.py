@@ -82,21 +82,21 @@ def keep_grids_of_rows(made: Built) -> None:
 
 @pytest.fixture(scope="module", params=LEVELS)
 def there(request, python, built, tmp_path_factory) -> tuple[str, Path]:
-    """What the same files compute on Arm, on a processor of one level."""
+    """The level of a processor for Arm, and the folder of the numbers that it computes of the same files."""
     out = tmp_path_factory.mktemp("arm")
     run_on_arm(python, request.param, built.folder, out)
     return request.param, out
 
 
 def made_by(engine: str, name: str, built: Built, there: tuple[str, Path]) -> np.ndarray:
-    """Return what an engine made on Arm; the test skips where the engine is not here, or not there."""
+    """Return the numbers of an engine on Arm; the test skips where the engine is not here, or not there."""
     if reason := load_executor(engine).why_unavailable():
         pytest.skip(str(reason))
-    told = there[1] / f"{name}.txt"
-    if told.is_file() and "installed" in told.read_text():
-        pytest.skip(f"the Python for Arm is of before {engine}: {told.read_text()}")
-    assert not told.is_file(), told.read_text()
-    assert f"{name.rpartition('-')[0]}" in built.original
+    refusal = there[1] / f"{name}.txt"
+    if refusal.is_file() and "installed" in refusal.read_text():
+        pytest.skip(f"the Python for Arm is of before {engine}: {refusal.read_text()}")
+    assert not refusal.is_file(), refusal.read_text()
+    assert name.rpartition("-")[0] in built.original
     return np.load(there[1] / f"{name}.npy")
 
 

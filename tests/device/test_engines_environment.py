@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fixture_arm64 import TARGET
+from fixture_arm64 import python_for_arm, why_not_on_arm
 from fixture_environment import make_environment, run_apart
 
 ENGINES = {"openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert", "mnn": "MNN"}
 """Extras, and what each imports as. ExecuTorch is left out: with torch it takes a gigabyte, and minutes to convert."""
 
 ON_ARM = {"ncnn", "litert"}
-
-
-def is_arm_to_be_had() -> bool:
-    """Whether there is a Python for Arm, and numbers there are those of this processor."""
-    return Path(os.environ.get("EDGEOPT_ARM64", "none"), "python").is_file() and not TARGET.saturates_here
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +37,19 @@ def test_the_tests_of_engines_pass_in_an_environment_of_their_own(python):
     for engine in absent:
         assert re.search(rf"test_{engine}\.py::\S+ PASSED", done.stdout), engine
         assert f"[{engine}]'" not in done.stdout, f"{engine}: skipped for want of the package"
-    for engine in ON_ARM.intersection(absent) if is_arm_to_be_had() else ():
+    for engine in () if why_not_on_arm() else ON_ARM.intersection(absent):
         assert re.search(rf"test_arm64_engines\.py::\S+{engine}\S+ PASSED", done.stdout), f"{engine} on Arm"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"), [("arm64", "this machine is Arm itself"), ("", "no Python for Arm")]
+)
+def test_tests_of_numbers_on_arm_say_why_they_are_skipped(architecture, reason, tmp_path, monkeypatch):
+    """An interpreter alone does not make them run: on an Arm machine there is nothing to compare."""
+    monkeypatch.setenv("EDGEOPT_ARM64", str(tmp_path))
+    if architecture:
+        (tmp_path / "python").touch()
+        monkeypatch.setattr("fixture_arm64.cpu_architecture", lambda: architecture)
+    assert why_not_on_arm().startswith(reason)
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        python_for_arm()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from edgeopt.errors import EdgeoptError, NotFoundError
+from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import OptionGroup
 
 SCREEN_LINES = 45
@@ -21,6 +21,10 @@ _KEPT = {"-": "\N{NON-BREAKING HYPHEN}", "default: ": "default:\N{NO-BREAK SPACE
 """By text at which no line ends, what stands for it while lines are broken."""
 _FIRST_PARAGRAPHS = 2
 """Paragraphs of a command's text on the screen: what it does, and what its arguments are."""
+_NAME = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z]+)*")
+"""Form of the names of groups and options; a file with a dot, a folder or a digit in its name has another."""
+_SHORT = 3
+"""Most letters of a name of which one slip makes another word, such as `one` of `on`."""
 
 
 class HelpText(click.HelpFormatter):
@@ -71,20 +75,21 @@ class GroupName(click.ParamType[str]):
 
 
 class HelpOption(click.Option):
-    """`--help`, behind which the name of a group may stand."""
+    """`--help`, behind which the name of a group or an option may stand."""
 
     def __init__(self, flags: list[str], groups: Mapping[OptionGroup, tuple[str, ...]]) -> None:
         self.has_groups = bool(groups)
         text = "Show this message and exit."
         if groups:
             first = next(iter(groups)).name
-            text = f"Show what most users need; with a group, such as {first}, its options; with {ALL}, everything."
+            named = f"With the name of a group or an option, such as {first}: that group."
+            text = f"Show help on one screen. {named} With {ALL}: everything."
         super().__init__(
             [*flags, "help_with"],
             is_flag=False,
             flag_value="",
             type=GroupName(groups),
-            metavar=f"[GROUP|{ALL}]",
+            metavar=f"[GROUP|OPTION|{ALL}]",
             expose_value=False,
             is_eager=True,
             callback=_show,
@@ -121,16 +126,16 @@ class HelpCommand(click.Command):
         return self._own_help
 
     def help_with(self, ctx: click.Context, word: str) -> str:
-        """Return the help that a word asks for: of a group, of all, or the screen.
+        """Return the help that a word asks for: of a group or an option's group, of all, or the screen.
 
-        A word that cannot be a group's name is another argument of the command line, which asks for nothing.
+        A word that is not near to a name of these is another argument of the command line, which asks for nothing.
 
         Args:
             ctx: Of the command.
             word: Behind `--help`; empty: there is none.
 
         Raises:
-            EdgeoptError: If it looks like the name of a group, and none has it.
+            EdgeoptError: If it is the name of a group or an option but for one letter.
         """
         del word
         return self.get_help(ctx)
@@ -150,16 +155,33 @@ class GroupedCommand(HelpCommand):
         super().__init__(*args, **extra)
         self.groups = groups
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; where it ends in `--help --load`, nobody gives a load: its group is asked for."""
+        is_joined = bool(args) and args[-1].startswith("--help=-")  # click takes no value that begins with a dash
+        words = [*args[:-1], *args[-1].split("=", 1)] if is_joined else args
+        if len(words) > 1 and words[-2] in self.get_help_option_names(ctx):
+            group = self._groups_by_flag(ctx).get(words[-1])
+            args = args if group is None else [*words[:-2], f"--help={group.name}"]
+        return super().parse_args(ctx, args)
+
     def help_with(self, ctx: click.Context, word: str) -> str:
-        """Return the help that a word asks for: of a group, of all, or the screen."""
+        """Return the help that a word asks for: of a group or an option's group, of all, or the screen."""
         if word == ALL:
             return self.get_help(ctx)
-        chosen = next((group for group in self.groups if group.name == word), None)
+        flags = self._groups_by_flag(ctx)
+        chosen = next((group for group in self.groups if group.name == word), flags.get(_flag(word)))
         if chosen is not None:
             return self._group_help(ctx, chosen)
-        if word.isalpha() and not Path(word).exists():
-            raise self._unknown(ctx, word)
+        if near := _near(word, [*(group.name for group in self.groups), ALL, *flags]):
+            raise EdgeoptError(
+                f"no group of options and no option is named {word!r}",
+                remedy=f"did you mean {near!r}? see {ctx.command_path} --help {near}",
+            )
         return self._screen(ctx)
+
+    def _groups_by_flag(self, ctx: click.Context) -> dict[str, OptionGroup]:
+        """Return the group of each option, by the option's forms, such as `--out` and `-o`."""
+        return {flag: group for group in self.groups for each in self.members(ctx, group) for flag in each.opts}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under the headings of their groups; those of no group come last."""
@@ -210,14 +232,15 @@ class GroupedCommand(HelpCommand):
         with formatter.indentation():
             paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
             formatter.write_text("\n\n".join(paragraphs[:_FIRST_PARAGRAPHS]))
-        with formatter.section("Most used"):
-            formatter.write_dl(list(self.common(ctx)))
+        if common := list(self.common(ctx)):
+            with formatter.section("Most used"):
+                formatter.write_dl(common)
         with formatter.section("All options, by group"):
             formatter.write_dl(list(self._group_rows(ctx, formatter.width)))
         formatter.write_paragraph()
         first, path = next(iter(self.groups)).name, ctx.command_path
         read_on = (
-            (first, "All about a group of options: units, defaults."),
+            (first, "All about a group, or an option's group."),
             (ALL, "All about the command, and every option."),
         )
         formatter.write_dl([(f"{path} --help {word}", about) for word, about in read_on], len(path) + 20)
@@ -235,15 +258,29 @@ class GroupedCommand(HelpCommand):
                 yield group.name, about
                 yield "", flags
 
-    def _unknown(self, ctx: click.Context, word: str) -> EdgeoptError:
-        names = {group.name: self.members(ctx, group) for group in self.groups}
-        holds = next((name for name, each in names.items() if any(f"--{word}" in one.opts for one in each)), None)
-        if holds is None:
-            return NotFoundError("group of options", word, [*names, ALL])
-        path = ctx.command_path
-        return EdgeoptError(
-            f"{word} is an option and no group of options", remedy=f"see its group: {path} --help {holds}"
-        )
+
+def _flag(word: str) -> str:
+    """Return the option that a word names without its dashes, or with Python's underscores."""
+    return f"--{word.replace('_', '-')}"
+
+
+def _near(word: str, names: list[str]) -> str:
+    """Return the name that a word is but for its case, or for one letter behind the first; empty: there is none.
+
+    Args:
+        word: As it was written; it may have any length.
+        names: Of groups and options; those of options begin with dashes.
+    """
+    if not _NAME.fullmatch(word):
+        return ""
+    from rapidfuzz.distance import OSA
+
+    written = word.lower().replace("_", "-")
+    for name in (each.lstrip("-") for each in names):
+        slips = OSA.distance(written, name, score_cutoff=1)
+        if written[0] == name[0] and slips <= (len(name) > _SHORT):
+            return name
+    return ""
 
 
 def _write_options(

@@ -109,15 +109,15 @@ device_option = click.option(
     metavar="NAME|FILE",
     help=DEVICE,
 )
-target_option = click.option(
-    "--target",
-    "-t",
-    type=TargetName(),
-    default="cpu",
-    metavar="NAME|FILE",
-    show_default=True,
-    help="The device, unless MODEL is a bundle, which brings its own.",
-)
+
+
+def target_option(text: str) -> Callable[[F], F]:
+    """Return `--target`, which need not be written, with the help of a command."""
+    return click.option(
+        "--target", "-t", type=TargetName(), default="cpu", metavar="NAME|FILE", show_default=True, help=text
+    )
+
+
 recipe_option = click.option(
     "--recipe",
     "-r",

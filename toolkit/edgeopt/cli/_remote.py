@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from edgeopt.verbs.remote.command import CommandWord
     from edgeopt.verbs.remote.search import SearchHere
 
-DEVICE = OptionGroup("device", "Another device", "run the command elsewhere, over ssh or adb")
-"""Group of the options that the command line adds to every verb that other devices do."""
 ON = "on"
 """Name in Python of the option."""
 SEARCH_THERE = "search_there"
@@ -71,6 +69,12 @@ class DeviceCommand(HelpCommand):
         """Return the part of the command that runs here before the device goes on; None: it has none."""
         del ctx
         return None
+
+
+def device_group(verb: str) -> OptionGroup:
+    """Return the group of the options that the command line adds to a verb that other devices do."""
+    links = "ssh or adb" if verb in PHONE_VERBS else "ssh"
+    return OptionGroup("device", "Another device", f"run the command elsewhere, over {links}")
 
 
 def device_option(verb: str = "") -> click.Option:

@@ -13,11 +13,11 @@ import click
 from edgeopt.cli._help import GroupedCommand
 from edgeopt.cli._output import show
 from edgeopt.cli._remote import (
-    DEVICE,
     ON,
     RESULT,
     SEARCH_THERE,
     DeviceCommand,
+    device_group,
     device_option,
     listening,
     result_option,
@@ -154,10 +154,10 @@ class VerbCommand(DeviceCommand, GroupedCommand):
 
         if verb in VERBS:
             extra["params"] = [*extra["params"], result_option(), device_option(verb)]
-            place(DEVICE, ON)
+            place(device_group(verb), ON)
         if verb in SEARCHING:
             extra["params"] = [*extra["params"], search_option()]
-            place(DEVICE, SEARCH_THERE)
+            place(device_group(verb), SEARCH_THERE)
         for each in options:
             place(each.uses[0].option.group, each.name or "")
         own = (each.name or "" for each in extra["params"] if isinstance(each, click.Option))

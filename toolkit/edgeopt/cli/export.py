@@ -32,7 +32,7 @@ from edgeopt.cli._values import FreeAxes
     is_flag=True,
     help="Let the decoder of a model that hears tell where it looks: words of a transcription get their times.",
 )
-@target_option
+@target_option("The device that the file is for. It decides the opset, except of a model that writes tokens.")
 @format_option
 def export(
     *,

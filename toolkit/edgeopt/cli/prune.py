@@ -29,7 +29,7 @@ from edgeopt.measurement.common_options import SAMPLE_KINDS
 
 @click.command(cls=HelpCommand)
 @click.argument("model", type=ModelName())
-@target_option
+@target_option("The device, unless MODEL is a bundle, which brings its own.")
 @click.option(
     "--calib",
     default="",

@@ -27,7 +27,7 @@ from edgeopt.measurement.common_options import (
 from edgeopt.measurement.compare.options import Contest
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.recipes.texts.answer_defaults import SLOTS
-from edgeopt.system.declared.options import FileUse, Syntax, option
+from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 from edgeopt.system.machine.threads import DEFAULT_THREADS
 
 MAX_MISS = 0.05
@@ -38,9 +38,12 @@ OUTPUT_TOKENS = 64
 """Lengths of prompts and answers where nobody says."""
 
 
-def context_option(words: str = "Most tokens of prompt and answer together; memory is reserved for them.") -> Any:
+def context_option(
+    words: str = "Most tokens of prompt and answer together; memory is reserved for them.",
+    group: OptionGroup = LANGUAGE,
+) -> Any:
     """Return `context`; 0: all that the model has."""
-    return option(0, words, group=LANGUAGE, syntax=Syntax.WHOLE, least=2, shown="the model's")
+    return option(0, words, group=group, syntax=Syntax.WHOLE, least=2, shown="the model's")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ from edgeopt.workloads.frames.options import FrameInspect
 FORM = OptionGroup("form", "The answer's form", "length, end, schema")
 GUESSING = OptionGroup("guess", "Guessing ahead", "speculative decoding")
 SPEECH = OptionGroup("speech", "Speech", "times, languages, silence")
+SERVED_LANGUAGE = OptionGroup("language", "Language models", "context, cached text, pace of tokens")
+SERVED_SPEECH = OptionGroup("speech", "Speech", "silence, which is skipped")
 
 
 @dataclass(frozen=True)
@@ -105,32 +107,32 @@ def _draft_option() -> Any:
     )
 
 
-def _system_option() -> Any:
+def _system_option(group: OptionGroup) -> Any:
     return option(
         None,
         "A text before each prompt. It is computed once, and later read from a cache.",
-        group=LANGUAGE,
+        group=group,
         syntax=Syntax.FILE,
         metavar="FILE",
     )
 
 
-def _prefixes_option() -> Any:
+def _prefixes_option(group: OptionGroup) -> Any:
     return option(
         None,
         "Folder of the cache for --system.",
-        group=LANGUAGE,
+        group=group,
         syntax=Syntax.FILE,
         metavar="FOLDER",
         shown="below the user's caches",
     )
 
 
-def _voice_option() -> Any:
+def _voice_option(group: OptionGroup) -> Any:
     return option(
         None,
         "A model of voice activity; what it takes for silence is skipped.",
-        group=SPEECH,
+        group=group,
         metavar="MODEL",
         file_use=FileUse.READ,
         shown="nothing is skipped",
@@ -171,8 +173,8 @@ class GenerationRun(SamplingFlags):
         least=1,
         shown=f"{ANSWER_TOKENS}",
     )
-    system: Path | None = _system_option()
-    prefixes: Path | None = _prefixes_option()
+    system: Path | None = _system_option(LANGUAGE)
+    prefixes: Path | None = _prefixes_option(LANGUAGE)
     long: str | None = option(
         None,
         "What to do with a prompt longer than the context, or a sound longer than a window: refuse it, cut off its "
@@ -235,7 +237,7 @@ class GenerationRun(SamplingFlags):
     translate: bool = option(
         False, "Translate speech of another language into English.", group=SPEECH, syntax=Syntax.FLAG
     )
-    voice_activity: str | None = _voice_option()
+    voice_activity: str | None = _voice_option(SPEECH)
     guesses: int | None = _guesses_option()
     draft: str | None = _draft_option()
     exact: bool = option(
@@ -258,21 +260,21 @@ class GenerationRun(SamplingFlags):
 class GenerationServe(ServeFlags):
     """Options of `serve` for a model that writes tokens."""
 
-    context: int = context_option("Most tokens of prompt and answer together.")
-    system: Path | None = _system_option()
-    prefixes: Path | None = _prefixes_option()
+    context: int = context_option("Most tokens of prompt and answer together.", SERVED_LANGUAGE)
+    system: Path | None = _system_option(SERVED_LANGUAGE)
+    prefixes: Path | None = _prefixes_option(SERVED_LANGUAGE)
     tpot_ms: float | None = option(
         None,
         "Time of a next token, such as 40ms: while tokens come more slowly, prompts of others wait.",
         "--tpot",
-        group=LANGUAGE,
+        group=SERVED_LANGUAGE,
         syntax=Syntax.MILLISECONDS,
         shown="prompts do not wait",
     )
     no_ahead: bool = option(
         False,
         "Do not compute the beginning of a conversation's next prompt in idle time.",
-        group=LANGUAGE,
+        group=SERVED_LANGUAGE,
         syntax=Syntax.FLAG,
     )
     guesses: int | None = _guesses_option()
@@ -283,7 +285,7 @@ class GenerationServe(ServeFlags):
         group=GUESSING,
         syntax=Syntax.FLAG,
     )
-    voice_activity: str | None = _voice_option()
+    voice_activity: str | None = _voice_option(SERVED_SPEECH)
 
 
 CHECKS = ("latency", "accuracy", "size", "memory")
