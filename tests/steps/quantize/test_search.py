@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from encoders import encoder
 from small_nets import ALL, HERE, detector, frames, mobile, residual_batchnorm
 
 from edgeopt.errors import NoteKind, UnsupportedError
@@ -171,6 +172,19 @@ def test_where_grids_are_found_as_it_runs_the_first_of_both_forms_is_tried() -> 
     fast = search_int8(model, frames(model), HERE, **limits, least_speed=2.9)
     assert len(fast.attempts) > 2
     assert fast.attempts[0].name == "int8 dynamic"
+
+
+def test_no_form_is_tried_twice_under_two_names_nor_ranges_where_none_are_stored() -> None:
+    model, forms = encoder(depth=1), (Form.QDQ, Form.DYNAMIC)
+
+    def speed(made: Model) -> float:
+        return 3.0 if "DynamicQuantizeLinear" in made.op_counts else 1.5
+
+    found = search_int8(model, frames(model), HERE, agreement=lambda _: 0.5, speed=speed, forms=forms)
+    names = [one.name for one in found.attempts]
+    assert len({one.outcome.model.fingerprint for one in found.attempts}) == len(names) > 3
+    assert not [name for name in names if "dynamic" in name and "ranges" in name]
+    assert not [one.detail for one in found.notes if "could not be made" in one.detail]
 
 
 def test_grids_found_as_it_runs_are_for_models_of_products_alone() -> None:
