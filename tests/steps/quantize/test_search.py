@@ -20,7 +20,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime,
 from edgeopt.steps.quantize.keep_float.layers import fastest_front
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
-from edgeopt.steps.quantize.search.proposals import form_order, with_float, with_front
+from edgeopt.steps.quantize.search.proposals import form_order, untried_forms, with_float, with_front
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.declared.target import Int8Rules
@@ -172,6 +172,15 @@ def test_where_grids_are_found_as_it_runs_the_first_of_both_forms_is_tried() -> 
     fast = search_int8(model, frames(model), HERE, **limits, least_speed=2.9)
     assert len(fast.attempts) > 2
     assert fast.attempts[0].name == "int8 dynamic"
+
+
+def test_a_profile_of_integer_ops_without_found_grids_is_told_what_it_lacks() -> None:
+    forms, products = (Form.QDQ, Form.NHWC), encoder(depth=1)
+    (note,) = untried_forms(products, forms)
+    assert note.hint.startswith('forms = ["qdq", "nhwc", "dynamic"] in [int8] tries it')
+    assert not untried_forms(products, (*forms, Form.DYNAMIC))
+    assert not untried_forms(products, (Form.QDQ,))
+    assert not untried_forms(mobile(), forms)
 
 
 def test_no_form_is_tried_twice_under_two_names_nor_ranges_where_none_are_stored() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
@@ -63,6 +64,20 @@ def form_order(model: Model, forms: Sequence[Form]) -> list[Form]:
     order = sorted({*forms} - {Form.DYNAMIC}, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
     is_dynamic = Form.DYNAMIC in forms and is_made_of_products(open_graph(model))
     return [*order, Form.DYNAMIC] if is_dynamic else order
+
+
+def untried_forms(model: Model, forms: Sequence[Form]) -> list[Note]:
+    """Return a note where ONNX Runtime's own ops are tried, and its products on grids that are found are not named.
+
+    Args:
+        model: The float model.
+        forms: What the profile names.
+    """
+    if Form.NHWC not in forms or Form.DYNAMIC in forms or not is_made_of_products(open_graph(model)):
+        return []
+    named = ", ".join(f'"{form}"' for form in (*forms, Form.DYNAMIC))
+    detail = f"the form {Form.DYNAMIC} was not tried: the target does not name it"
+    return [Note(NoteKind.INFO, detail, f"forms = [{named}] in [int8] tries it, which is for models of products")]
 
 
 def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Variant]:
