@@ -34,7 +34,13 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.litert import EXECUTOR, tflite_file
 from edgeopt.executors.litert.file import operators_of
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
 from edgeopt.inspection.inspect import inspect as inspect_model
+from edgeopt.steps.quantize.api import Form
+from edgeopt.steps.quantize.search.attempt import SearchResult
+from edgeopt.steps.quantize.search.search import search_int8
+from edgeopt.system.declared.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -144,6 +150,43 @@ def test_a_product_on_other_grids_or_with_computed_parts_is_refused(place):
     node.input[place] = {0: node.input[1], 4: node.input[5]}.get(place, node.input[3 if place == 2 else 2])
     with pytest.raises(EdgeoptError, match=r"LiteRT has no com\.microsoft\.MatMulIntegerToFloat but of a Dynamic"):
         tflite_file(proto.SerializeToString())
+
+
+def two_products(loud: tuple[slice | int, int]) -> tuple[Model, list[Tensors]]:
+    """Two products of 256 columns, and rows of normal numbers in which a token's channel, or every token's, is 3000."""
+    chance = np.random.default_rng(0)
+    tables = {name: chance.standard_normal((256, 256)).astype(np.float32) / 16 for name in ("w", "v")}
+    text = "small (float[1,64,256] x) => (float[1,64,256] y) { a = MatMul(x, w) r = Relu(a) y = MatMul(r, v) }"
+    rows = chance.standard_normal((4, 1, 64, 256)).astype(np.float32)
+    rows[:, 0, loud[0], loud[1]] = 3000
+    return parse(text, opset=17, **tables), [{"x": picture} for picture in rows]
+
+
+def searched(model: Model, pictures: list[Tensors], *forms: Form) -> SearchResult:
+    """Return what a search finds for LiteRT; tokens agree whose answer points the same way."""
+    expected = [right(model, picture)["y"][0] for picture in pictures]
+
+    def agreement(made: Model) -> float:
+        session = EXECUTOR.open(made.data, CPU)
+        answers = [session.run(picture)["y"][0] for picture in pictures]
+        pairs = [pair for both in zip(answers, expected, strict=True) for pair in zip(*both, strict=True)]
+        return float(np.mean([a @ b / np.sqrt(np.maximum(a @ a * (b @ b), 1e-30)) for a, b in pairs]))
+
+    rules = find_target("litert-cpu").int8
+    return search_int8(model, pictures, rules, agreement=agreement, speed=lambda _: 1.5, forms=forms)
+
+
+def test_one_loud_token_keeps_no_product_from_grids_of_rows():
+    result = searched(*two_products((3, 7)), Form.QDQ, Form.DYNAMIC)
+    assert result.attempts[0].name.startswith("int8 dynamic")
+    assert result.attempts[0].outcome.changes == {"matrix products on integers": 2}
+    assert result.attempts[0].agreement > 0.98
+
+
+def test_where_every_row_has_a_loud_channel_the_reason_tells_of_rows():
+    result = searched(*two_products((slice(None), 7)), Form.DYNAMIC)
+    assert not result.attempts
+    assert "in float: a scale for each row cannot hold 2 tensors ('x' 0.0 dB, 'r' " in result.reason
 
 
 SILU = (

@@ -31,6 +31,11 @@ WRONG = {
     "unknown option": ("threads = 0", 'options = { "session.intra_op.alow_spinning" = "0" }', "alow_spinning'"),
     "a provider's option that is not there": ("threads = 0", 'options = { trt_fp16_enable = "1" }', "trt_fp16_enable"),
     "an option's value": ("threads = 0", 'options = { "session.intra_op.allow_spinning" = "yes" }', "is 'yes'"),
+    "found grids on an engine without": (
+        'executor = "onnxruntime"\n',
+        'executor = "ncnn"\n',
+        "ncnn on CPUExecutionProvider has no products on grids",
+    ),
     "no TOML": ("threads = 0", "threads = ", "is not TOML"),
 }
 

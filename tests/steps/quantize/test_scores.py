@@ -9,6 +9,7 @@ from edgeopt.steps.quantize.keep_float.scores import (
     channel_sqnr_db,
     is_rescaled,
     plain_score_db,
+    rows_score_db,
     score_db,
     sqnr_db,
 )
@@ -28,6 +29,23 @@ def test_a_loud_channel_that_hides_the_others_is_seen_by_the_normalised_ratio_on
     affine = make_affine(float(samples.min()), float(samples.max()))
     assert plain_score_db(samples, affine) > 30
     assert score_db(samples, affine) < 3
+
+
+def test_a_loud_token_spoils_a_grid_for_all_rows_and_a_loud_channel_those_of_each() -> None:
+    samples = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
+    token, channel = samples.copy(), samples.copy()
+    token[3, 7] = 3000
+    channel[:, 7] += 3000
+    assert rows_score_db(samples) > 35
+    assert score_db(token, make_affine(float(token.min()), float(token.max()))) < 1
+    assert rows_score_db(token) > 15
+    assert rows_score_db(channel) < 1
+
+
+def test_rows_of_nothing_and_of_the_largest_numbers_have_a_score() -> None:
+    samples = np.zeros((3, 2), np.float32)
+    samples[0] = np.finfo(np.float32).max, np.finfo(np.float32).min
+    assert rows_score_db(samples) > 35
 
 
 def test_channels_of_equal_size_score_alike_in_both_ways() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from encoders import encoder
 from small_nets import ALL, HERE, detector, frames, mobile, residual_batchnorm
 
 from edgeopt.errors import NoteKind, UnsupportedError
@@ -19,7 +20,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime,
 from edgeopt.steps.quantize.keep_float.layers import fastest_front
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
-from edgeopt.steps.quantize.search.proposals import form_order, with_float, with_front
+from edgeopt.steps.quantize.search.proposals import form_order, untried_forms, with_float, with_front
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.declared.target import Int8Rules
@@ -171,6 +172,28 @@ def test_where_grids_are_found_as_it_runs_the_first_of_both_forms_is_tried() -> 
     fast = search_int8(model, frames(model), HERE, **limits, least_speed=2.9)
     assert len(fast.attempts) > 2
     assert fast.attempts[0].name == "int8 dynamic"
+
+
+def test_a_profile_of_integer_ops_without_found_grids_is_told_what_it_lacks() -> None:
+    forms, products = (Form.QDQ, Form.NHWC), encoder(depth=1)
+    (note,) = untried_forms(products, forms)
+    assert note.hint.startswith('forms = ["qdq", "nhwc", "dynamic"] in [int8] tries it')
+    assert not untried_forms(products, (*forms, Form.DYNAMIC))
+    assert not untried_forms(products, (Form.QDQ,))
+    assert not untried_forms(mobile(), forms)
+
+
+def test_no_form_is_tried_twice_under_two_names_nor_ranges_where_none_are_stored() -> None:
+    model, forms = encoder(depth=1), (Form.QDQ, Form.DYNAMIC)
+
+    def speed(made: Model) -> float:
+        return 3.0 if "DynamicQuantizeLinear" in made.op_counts else 1.5
+
+    found = search_int8(model, frames(model), HERE, agreement=lambda _: 0.5, speed=speed, forms=forms)
+    names = [one.name for one in found.attempts]
+    assert len({one.outcome.model.fingerprint for one in found.attempts}) == len(names) > 3
+    assert not [name for name in names if "dynamic" in name and "ranges" in name]
+    assert not [one.detail for one in found.notes if "could not be made" in one.detail]
 
 
 def test_grids_found_as_it_runs_are_for_models_of_products_alone() -> None:

@@ -176,6 +176,8 @@ class Executor(Protocol):
     """Suffix of the file that a bundle holds for this engine; empty: the ONNX model, which it opens itself."""
     holds_cores: ClassVar[bool] = False
     """Whether a session can be held to some cores of the processor."""
+    finds_grids_on: ClassVar[frozenset[str]] = frozenset()
+    """Providers that compute products on grids which are found as the model runs: the form `dynamic`."""
     one_pool: ClassVar[bool] = False
     """Whether all sessions of a process share one number of threads: no two numbers can be measured in turns."""
     heavy: ClassVar[bool] = False

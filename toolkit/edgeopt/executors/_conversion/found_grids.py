@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value
+
+TABLES = "constant int8 weights about 0 whose scales are above zero"
+"""The only tables of a product that engines take, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +24,13 @@ class FoundProduct:
     weights: NDArray[np.int8]
     """(inputs, outputs), about 0."""
     scale: NDArray[np.float32]
-    """(outputs,)"""
+    """(outputs,), finite, above zero and not subnormal."""
     bias: NDArray[np.float32] | None
     """(outputs,)"""
 
 
 def found_product(graph: Graph, node: Node) -> FoundProduct | None:
-    """Return what a MatMulIntegerToFloat multiplies; None where its grid is stored, or its weights are no table."""
+    """Return what a MatMulIntegerToFloat multiplies; None where its grid is stored, or its weights are not `TABLES`."""
     quantizer = graph.producer(node.inputs[0], "DynamicQuantizeLinear")
     inputs = [*node.inputs, *[None] * 7][:7]
     read = [inputs[0], inputs[2], inputs[4]]
@@ -42,8 +46,15 @@ def found_product(graph: Graph, node: Node) -> FoundProduct | None:
     if inputs[6] is not None and (bias is None or bias.size != columns):
         return None
     steps = np.ascontiguousarray(np.broadcast_to(scale.astype(np.float32).reshape(-1), (columns,)))
+    if not is_step(steps):
+        return None
     added = None if bias is None else bias.astype(np.float32).reshape(-1)
     return FoundProduct(quantizer.inputs[0], weights, steps, added)
+
+
+def is_step(scale: NDArray[Any] | np.floating[Any]) -> bool:
+    """Whether all scales are finite, above zero and not subnormal."""
+    return bool((np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all())
 
 
 def derive_shapes(graph: Graph) -> None:

@@ -178,6 +178,7 @@ class ExecuTorch(Executor):
     """The executor `executorch`."""
 
     own_suffix: ClassVar[str] = SUFFIX
+    finds_grids_on: ClassVar[frozenset[str]] = frozenset({"CPU"})
     one_pool: ClassVar[bool] = True
     heavy: ClassVar[bool] = True
 

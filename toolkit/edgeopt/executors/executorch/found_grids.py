@@ -8,7 +8,7 @@ where ONNX has one for the whole tensor: its numbers are at least as near to flo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,9 +16,11 @@ import torch.ao.quantization.fx._decomposed  # it registers the ops used below
 from torch.nn import functional
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors._conversion.found_grids import TABLES, FoundProduct, found_product
 from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.plan import NodeStep
 from edgeopt.executors.executorch.file import ELSEWHERE
+from edgeopt.graph.graph import Graph
 
 _GRID, _PRODUCT = "DynamicQuantizeLinear", "com.microsoft.MatMulIntegerToFloat"
 _LIMITS = (-128, 127)
@@ -40,8 +42,18 @@ OPS: dict[str, Compute] = {_GRID: _quantize, _PRODUCT: _never}
 """Products that `with_found_grids` reads; it gives each its way of computing."""
 
 
+def found_products(graph: Graph) -> dict[str, FoundProduct]:
+    """Return the products of a graph whose input grids are found as it runs, by the name of what each makes."""
+    nodes = graph.nodes("MatMulIntegerToFloat", domain="com.microsoft")
+    read = {str(node.outputs[0].name): found_product(graph, node) for node in nodes}
+    return {name: product for name, product in read.items() if product is not None}
+
+
 def with_found_grids(
-    steps: Sequence[NodeStep], constants: dict[str, torch.Tensor], outputs: Sequence[str]
+    steps: Sequence[NodeStep],
+    constants: dict[str, torch.Tensor],
+    outputs: Sequence[str],
+    products: Mapping[str, FoundProduct],
 ) -> tuple[list[NodeStep], set[str]]:
     """Return the steps with each product as one `linear`, and the names of the weights, which stay integers.
 
@@ -49,52 +61,45 @@ def with_found_grids(
         steps: Of the graph.
         constants: By name; weights are added as `linear` has them, output channels first.
         outputs: Of the model.
+        products: As `found_products`.
 
     Raises:
         UnsupportedError: If another node reads the integers, or a product has a stored grid or no such weights.
     """
-    makers = {name: step for step in steps for name in step.outputs if name}
     integers = {name for step in steps if step.node.op == _GRID for name in step.outputs if name}
     made, weights = list[NodeStep](), set[str]()
     for step in steps:
         if step.node.op == _PRODUCT:
-            step = _linear(step, makers, constants)
+            step = _linear(step, products.get(step.outputs[0]), constants)
             weights.add(step.inputs[3])
         elif integers.intersection(step.inputs):
             raise _refused(step)
         made.append(step)
     if integers.intersection(outputs):
-        raise _refused(makers[next(iter(integers.intersection(outputs)))])
+        raise _refused(next(step for step in steps if integers.intersection(step.outputs, outputs)))
     return made, weights
 
 
 def _refused(step: NodeStep) -> UnsupportedError:
     return UnsupportedError(
-        f"executorch is given a DynamicQuantizeLinear only with products of constant int8 weights about 0: "
-        f"{step.node.name!r}",
+        f"executorch is given a DynamicQuantizeLinear only with products of {TABLES}: {step.node.name!r}",
         remedy=ELSEWHERE,
     )
 
 
-def _linear(step: NodeStep, makers: dict[str, NodeStep], constants: dict[str, torch.Tensor]) -> NodeStep:
+def _linear(step: NodeStep, product: FoundProduct | None, constants: dict[str, torch.Tensor]) -> NodeStep:
     """Return a product as a step that reads integers, their scale, their zero point, weights and a bias or nothing."""
-    data, weight, scale, weight_scale, zero, weight_zero, bias = [*step.inputs, *[""] * 7][:7]
-    grid = makers.get(data)
-    if grid is None or grid.node.op != _GRID or (data, scale, zero) != grid.outputs:
+    if product is None:
         raise _refused(step)
-    stored, steps, middle = (constants.get(name) for name in (weight, weight_scale, weight_zero))
-    if stored is None or steps is None or stored.dtype is not torch.int8 or stored.ndim != 2:
-        raise _refused(step)
-    columns = stored.shape[1]
-    if (weight_zero and (middle is None or bool(middle.any()))) or steps.numel() not in (1, columns):
-        raise _refused(step)
-    if bias and (bias not in constants or constants[bias].numel() != columns):
-        raise _refused(step)
-    turned = f"{weight}\n{step.outputs[0]}"  # no name of a model breaks the line
-    constants[turned] = stored.t().contiguous()
+    turned, bias = f"weights\n{step.outputs[0]}", ""  # no name of a model breaks the line
+    constants[turned] = torch.from_numpy(product.weights.T.copy())
+    if product.bias is not None:
+        bias = f"bias\n{step.outputs[0]}"
+        constants[bias] = torch.from_numpy(product.bias.copy())
     # made before the recording begins: what is computed within it is a node, and the partitioner wants constants
-    scales = steps.to(torch.float32).reshape(-1).expand(columns).contiguous()
-    zeros = torch.zeros(columns, dtype=torch.int64)
+    scales = torch.from_numpy(product.scale.copy())
+    zeros = torch.zeros(len(product.scale), dtype=torch.int64)
+    data, scale, zero = (step.inputs[place] for place in (0, 2, 4))
 
     def compute(
         _node: Node,

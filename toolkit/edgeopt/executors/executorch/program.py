@@ -18,11 +18,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors._conversion.folding import fold, join_gelus
+from edgeopt.executors._conversion.found_grids import FoundProduct
 from edgeopt.executors._torch.ops import known_ops
 from edgeopt.executors._torch.ops._node import node_of, op_name, tensor_of
 from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, run, try_out
 from edgeopt.executors.executorch.file import ELSEWHERE, METHOD
 from edgeopt.executors.executorch.found_grids import OPS as FOUND_GRIDS
+from edgeopt.executors.executorch.found_grids import found_products
 from edgeopt.executors.executorch.quantized import for_xnnpack
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
@@ -57,11 +59,12 @@ def to_pte(model: Model) -> bytes:
             raise UnsupportedError(f"executorch is given numbers, and {spec.name!r} is {spec}", remedy=ELSEWHERE)
     fold(graph)
     join_gelus(graph)
+    products = found_products(graph)
     model = graph.to_model()
     inputs = {spec.name: torch.zeros(_sizes(spec.shape), dtype=getattr(torch, spec.dtype)) for spec in model.inputs}
     outputs = [spec.name for spec in model.outputs]
     with torch.no_grad():
-        network = _Network(_plan(model, inputs, outputs), tuple(inputs), outputs)
+        network = _Network(_plan(model, inputs, outputs, products), tuple(inputs), outputs)
         traced = make_fx(network, pre_dispatch=True)(*inputs.values())
         exported = torch.export.export(traced, tuple(inputs.values()))
     facts: dict[str, Any] = {
@@ -98,7 +101,9 @@ def _sizes(shape: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)
 
 
-def _plan(model: Model, inputs: Mapping[str, torch.Tensor], outputs: list[str]) -> ComputationPlan:
+def _plan(
+    model: Model, inputs: Mapping[str, torch.Tensor], outputs: list[str], products: Mapping[str, FoundProduct]
+) -> ComputationPlan:
     """Return the nodes that are left to compute for inputs of these shapes.
 
     Raises:
@@ -115,7 +120,7 @@ def _plan(model: Model, inputs: Mapping[str, torch.Tensor], outputs: list[str]) 
                 remedy=ELSEWHERE,
             )
         steps.append(NodeStep(node_of(proto, model.opset), ops[name], tuple(proto.input), tuple(proto.output)))
-    steps, constants, frozen = for_xnnpack(steps, constants, outputs)
+    steps, constants, frozen = for_xnnpack(steps, constants, outputs, products)
     plan = try_out(steps, {**constants, **inputs}, frozen, frozenset(outputs), lambda _name, _value: None)
     return replace(plan, known={**plan.known, **{name: constants[name] for name in constants.keys() - frozen}})
 

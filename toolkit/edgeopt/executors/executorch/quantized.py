@@ -16,6 +16,7 @@ import torch.ao.quantization.fx._decomposed  # it registers the ops used below
 from torch.nn import functional
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors._conversion.found_grids import FoundProduct
 from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.ops.convolution import convolved
 from edgeopt.executors._torch.plan import NodeStep
@@ -38,15 +39,24 @@ _Constants = dict[str, torch.Tensor]
 
 
 def for_xnnpack(
-    steps: Sequence[NodeStep], constants: Mapping[str, torch.Tensor], outputs: Sequence[str]
+    steps: Sequence[NodeStep],
+    constants: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    products: Mapping[str, FoundProduct],
 ) -> tuple[list[NodeStep], _Constants, frozenset[str]]:
     """Return steps and constants to trace, and the names of the constants that may be computed with before.
+
+    Args:
+        steps: Of the graph.
+        constants: By name.
+        outputs: Of the model.
+        products: As `found_products`.
 
     Raises:
         UnsupportedError: If an output of the model is integers of a grid.
     """
     known = dict(constants)
-    steps, weights = with_found_grids(steps, known, outputs)
+    steps, weights = with_found_grids(steps, known, outputs, products)
     rewriting = _Rewriting(steps, known, outputs)
     rewriting.dequantize_what_stays_in_float()
     rewriting.move_on_the_grid_of_results()

@@ -119,6 +119,7 @@ class LiteRT(Executor):
 
     own_suffix: ClassVar[str] = SUFFIX
     holds_cores: ClassVar[bool] = True
+    finds_grids_on: ClassVar[frozenset[str]] = frozenset({"CPU"})
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and can be imported."""

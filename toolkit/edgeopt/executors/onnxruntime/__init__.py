@@ -108,6 +108,7 @@ class OnnxRuntime(Executor):
 
     sharing: ClassVar[Mapping[str, str]] = {"session.force_spinning_stop": "1"}
     holds_cores: ClassVar[bool] = True
+    finds_grids_on: ClassVar[frozenset[str]] = frozenset({"CPUExecutionProvider"})
 
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed."""

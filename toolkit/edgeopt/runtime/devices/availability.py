@@ -57,11 +57,11 @@ def find_device_elsewhere(name: str, address: str, processor: Processor) -> Targ
 
 
 def require_known(target: Target) -> None:
-    """Raise where a profile names a rewrite or an option of its engine that does not exist, or cores for one without.
+    """Raise where a profile names a rewrite or an option of its engine that does not exist, or asks what it lacks.
 
     Raises:
         NotFoundError: If it does.
-        UnsupportedError: If its engine cannot be held to cores.
+        UnsupportedError: If its engine cannot be held to cores, or has no products on grids that are found.
     """
     known = registry.names_in("passes")
     for rewrite in target.rewrites:
@@ -73,6 +73,12 @@ def require_known(target: Target) -> None:
         if target.cores and not executor.holds_cores:
             raise UnsupportedError(
                 f"the executor {target.executor} is held to no cores", remedy=f"leave cores out of {target.name!r}"
+            )
+        if "dynamic" in target.int8.forms and target.providers[0] not in executor.finds_grids_on:
+            engine = f"the executor {target.executor} on {target.providers[0]}"
+            raise UnsupportedError(
+                f"{engine} has no products on grids that are found as the model runs",
+                remedy=f"leave dynamic out of the forms of {target.name!r}",
             )
 
 

@@ -26,7 +26,8 @@ class Form(StrEnum):
     INPUTS = "inputs"
     """Pairs on what weighted layers read, and nowhere else: the form that OpenVINO runs fast."""
     DYNAMIC = "dynamic"
-    """Matrix products on grids that are found as the model runs; convolutions in float. For ONNX Runtime."""
+    """Matrix products on grids that are found as the model runs; convolutions in float. For ONNX Runtime, LiteRT and
+    ExecuTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Writer:
     """Return the weighted nodes that it has integers for; None: it has them for all."""
     only: str = ""
     """Those nodes in words."""
+    stores_grids: bool = True
+    """Whether it writes the grids that calibration chose; if not, no way of choosing them changes what it writes."""
 
 
 WRITERS: Mapping[Form, Writer] = {
@@ -52,6 +55,11 @@ WRITERS: Mapping[Form, Writer] = {
     ),
     Form.INPUTS: Writer(place_inputs, tensors_read, island=readers_of),
     Form.DYNAMIC: Writer(
-        place_dynamic, tensors_read, island=readers_of, layers=plain_products, only="plain matrix products"
+        place_dynamic,
+        tensors_read,
+        island=readers_of,
+        layers=plain_products,
+        only="plain matrix products",
+        stores_grids=False,
     ),
 }

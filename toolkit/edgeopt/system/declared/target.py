@@ -61,6 +61,9 @@ class Int8Rules:
     SiLU takes ten times as long there."""
     unit_sigmoid: bool = False
     """A Sigmoid's results have steps of 1/256: the engine's integer kernel knows no other grid."""
+    grids_of_rows: bool = False
+    """In the form `dynamic` each row of what a product reads has a grid of its own, as in LiteRT and ExecuTorch;
+    otherwise the whole tensor has one, as in ONNX Runtime."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs

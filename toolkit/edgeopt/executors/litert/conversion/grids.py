@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.executors._conversion.found_grids import is_step
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
 from edgeopt.executors.litert.conversion.network import Grid
 from edgeopt.graph.graph import Node, Value, attribute, op_name
@@ -96,11 +97,6 @@ def tensor_grid(conversion: TfliteConversion, node: Node) -> Grid | None:
         return None
     shift = _SHIFT if zero.dtype == np.uint8 else 0
     return Grid((float(scale),), (int(zero[0]) - shift,))
-
-
-def is_step(scale: NDArray[Any] | np.floating[Any]) -> bool:
-    """Whether all scales are finite, above zero and not subnormal."""
-    return bool((np.isfinite(scale) & (scale >= np.finfo(np.float32).tiny)).all())
 
 
 def integer_source(conversion: TfliteConversion, value: Value | None) -> Value | None:

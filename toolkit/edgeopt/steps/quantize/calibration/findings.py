@@ -17,7 +17,7 @@ from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observatio
 from edgeopt.steps.quantize.grids.affine import Affine, integer_range, make_affine
 from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method, choose_affine
 from edgeopt.steps.quantize.grids.weights import not_finite
-from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, score_db
+from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, rows_score_db, score_db
 from edgeopt.steps.quantize.patterns import channel_axis, following_activation, name_of
 from edgeopt.steps.quantize.scheme import candidates, watched
 from edgeopt.system.declared.target import Int8Rules
@@ -48,6 +48,13 @@ class Findings:
     def off_in(self, form: str) -> frozenset[str]:
         """Return those of a form."""
         return self.off.get(form, frozenset())
+
+    def scores_by_rows_db(self, least_db: float) -> Mapping[str, float]:
+        """Return the scores, those below a limit anew with a grid for each row, where rows lie along the channels."""
+        seen = self.calibration.observations
+        low = {name for name, score in self.scores_db.items() if NO_GRID_DB < score < least_db}
+        by_rows = {name: rows_score_db(seen[name].samples) for name in low if seen[name].axis == -1}
+        return {**self.scores_db, **by_rows}
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -73,6 +73,23 @@ def score_db(samples: NDArray[np.float32], affine: Affine) -> float:
     return channel_sqnr_db(samples, affine.round_trip(samples) - samples)
 
 
+def rows_score_db(samples: NDArray[np.float32]) -> float:
+    """Return the per-channel-normalised ratio of a tensor whose rows have a grid of 256 steps each.
+
+    Args:
+        samples: Shape (rows, channels).
+
+    Source: `xnn_f32_qd8_asymmetric_quantization_params` of XNNPACK: from the row's minimum to its maximum, and zero.
+    """
+    values = samples.astype(np.float64)  # the range of a row may be larger than float32 holds
+    low = np.minimum(values.min(axis=1, keepdims=True), 0.0)
+    high = np.maximum(values.max(axis=1, keepdims=True), 0.0)
+    steps = np.where(high > low, (high - low) / 255, 1.0)
+    zero = np.rint(-low / steps)
+    made = (np.clip(np.rint(values / steps) + zero, 0, 255) - zero) * steps
+    return channel_sqnr_db(samples, (made - values).astype(np.float32))
+
+
 def plain_score_db(samples: NDArray[np.float32], affine: Affine) -> float:
     """Return the plain ratio of a tensor on its grid."""
     return sqnr_db(samples, affine.round_trip(samples) - samples)

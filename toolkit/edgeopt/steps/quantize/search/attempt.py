@@ -55,6 +55,8 @@ class Refusal:
     problem: str
     is_float: bool = False
     """Whether nothing of it runs on integers: it is the float model again."""
+    is_known: bool = False
+    """Whether an attempt is the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,13 @@ class KeptTensor:
     """Cost of its layers in float against integers, below zero where float is faster; None where none was timed."""
     saved_agreement: float | None
     """Loss of agreement when it is quantized after all; None: that was not tried."""
+    scales: str = "one scale"
+    """The words for the scales that it would have."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences on why it stays in float, the cost of that, and the saving; without their full stops."""
-        said = [f"The tensor {self.name!r} stays in float: one scale holds it with {self.score_db:.1f} dB only"]
+        said = [f"The tensor {self.name!r} stays in float: {self.scales} holds it with {self.score_db:.1f} dB only"]
         if self.cost_ms is not None:
             more = "more" if self.cost_ms > 0 else "less"
             said.append(f"In float its layers take {abs(self.cost_ms):.2f} ms {more} than on integers")

@@ -43,7 +43,8 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
         variant: What stays float beside the tensors that score badly, and in which form integers are written.
     """
     writer = WRITERS[variant.form]
-    scores_db = {**findings.scores_db, **dict.fromkeys(variant.forced, math.inf)}
+    known_db = findings.scores_by_rows_db(variant.least_db) if has_rows(rules, variant) else findings.scores_db
+    scores_db = {**known_db, **dict.fromkeys(variant.forced, math.inf)}
     fast = _nodes(graph, variant.front)
     heads = _heads(graph, rules, variant.form)
     branches = branch_island(graph)
@@ -66,6 +67,16 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
             break
         bad |= {name: others[name] for name in rounded}
     return replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
+
+
+def has_rows(rules: Int8Rules, variant: Variant) -> bool:
+    """Whether each row of what a product reads has a grid of its own."""
+    return variant.form is Form.DYNAMIC and rules.grids_of_rows
+
+
+def scales_in_words(rules: Int8Rules, variant: Variant) -> str:
+    """Return the words for the scales that a tensor has in a variant."""
+    return "a scale for each row" if has_rows(rules, variant) else "one scale"
 
 
 def integer_share(graph: Graph, scheme: Scheme) -> Note:
@@ -106,7 +117,7 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant, off: Set[str] = fr
         detail = f"{_stay(captured)} in float: branches of If, bodies of Loop or Scan read what comes out"
         yield Note(NoteKind.CHOICE, detail, _names(captured))
     if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking | branches | wrong]:
-        detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant.kept)}"
+        detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant)}"
         yield Note(NoteKind.CHOICE, detail, _names(spoiled))
 
 
@@ -145,14 +156,15 @@ def _heads(graph: Graph, rules: Int8Rules, form: Form) -> set[Node]:
     return {node for node in candidates(graph, rules) if node in last and is_pointwise(graph, node)}
 
 
-def _why_tensors(scheme: Scheme, kept: Set[str]) -> str:
+def _why_tensors(scheme: Scheme, variant: Variant) -> str:
     """Say which tensors no scale can hold, and which are kept in float for the answer's sake."""
+    kept, scales = variant.kept, scales_in_words(scheme.rules, variant)
     scores = {name: score for name, score in scheme.bad_db.items() if name not in kept}
     bad = [f"{name!r} {score:.1f} dB" for name, score in scores.items() if score > NO_GRID_DB]
     endless = [repr(name) for name, score in scores.items() if score <= NO_GRID_DB]
     asked = [repr(name) for name in scheme.bad_db if name in kept]
     said = [f"no scale holds infinity or NaN ({', '.join(endless[:3])})"] if endless else []
-    said += [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
+    said += [f"{scales} cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
     said += [f"the answer suffers most from {plural(len(asked), 'tensor')} ({', '.join(asked[:3])})"] if asked else []
     return "; ".join(said)
 

@@ -14,7 +14,7 @@ from edgeopt.steps.quantize.keep_float.layer_times import LayerTime, LayerTimes
 from edgeopt.steps.quantize.patterns import head_tail, key
 from edgeopt.steps.quantize.scheme import candidates, open_graph
 from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, Refusal
-from edgeopt.steps.quantize.search.choose import choose_scheme
+from edgeopt.steps.quantize.search.choose import choose_scheme, scales_in_words
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
@@ -56,7 +56,8 @@ def kept_tensors(
             variant, forced=variant.forced | {name}, kept=variant.kept - {name}, front=variant.front - keys
         )
         saved = lost(forced) if lost is not None else None
-        kept.append(KeptTensor(name, findings.scores_db[name], _cost_ms(keys, times), saved))
+        scales = scales_in_words(sources.rules, variant)
+        kept.append(KeptTensor(name, scheme.bad_db[name], _cost_ms(keys, times), saved, scales))
     return tuple(kept)
 
 
@@ -115,8 +116,12 @@ def _saved_ms(variant: Variant, layers: Mapping[str, LayerTime]) -> float:
 
 
 def refusals(refused: Mapping[Variant, Refusal]) -> Iterator[Note]:
-    """Yield what to say of variants that are no attempts, each with its problem."""
-    failed = {variant: refusal.problem for variant, refusal in refused.items() if not refusal.is_float}
+    """Yield what to say of variants that are no attempts, each with its problem; nothing of models tried before."""
+    failed = {
+        variant: refusal.problem
+        for variant, refusal in refused.items()
+        if not refusal.is_float and not refusal.is_known
+    }
     for problem in dict.fromkeys(failed.values()):
         names = [str(variant) for variant, name in failed.items() if name == problem]
         detail = f"{names[0]} could not be made: {problem}"

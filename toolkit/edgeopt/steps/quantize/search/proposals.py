@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
-from edgeopt.steps.quantize.forms import Form
-from edgeopt.steps.quantize.grids.ranges import LAST_METHODS, NEXT_METHODS
+from edgeopt.steps.quantize.forms import WRITERS, Form
+from edgeopt.steps.quantize.grids.ranges import LAST_METHODS, NEXT_METHODS, Method
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.keep_float.layers import fastest_float, fastest_front
 from edgeopt.steps.quantize.patterns import is_silu, key
@@ -63,6 +64,20 @@ def form_order(model: Model, forms: Sequence[Form]) -> list[Form]:
     order = sorted({*forms} - {Form.DYNAMIC}, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
     is_dynamic = Form.DYNAMIC in forms and is_made_of_products(open_graph(model))
     return [*order, Form.DYNAMIC] if is_dynamic else order
+
+
+def untried_forms(model: Model, forms: Sequence[Form]) -> list[Note]:
+    """Return a note where ONNX Runtime's own ops are tried, and its products on grids that are found are not named.
+
+    Args:
+        model: The float model.
+        forms: What the profile names.
+    """
+    if Form.NHWC not in forms or Form.DYNAMIC in forms or not is_made_of_products(open_graph(model)):
+        return []
+    named = ", ".join(f'"{form}"' for form in (*forms, Form.DYNAMIC))
+    detail = f"the form {Form.DYNAMIC} was not tried: the target does not name it"
+    return [Note(NoteKind.INFO, detail, f"forms = [{named}] in [int8] tries it, which is for models of products")]
 
 
 def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Variant]:
@@ -119,7 +134,7 @@ def _more_accurate(state: SearchState) -> Iterator[Variant]:
     for name, weights in weight_repairs().items():
         yield from _repaired(state, name, weights)
     for method in NEXT_METHODS:
-        yield replace(state.best(), method=method)
+        yield from _with_ranges(state.best(), method)
     for name, repair in model_repairs().items():
         if repair.keeps_operators:
             yield from _repaired(state, name, repair)
@@ -128,7 +143,7 @@ def _more_accurate(state: SearchState) -> Iterator[Variant]:
 def _last(state: SearchState, *, is_dynamic: bool) -> Iterator[Variant]:
     """Yield what is left: repairs behind the form, grids for each picture, more float where the best does not agree."""
     yield from _behind_the_form(state)
-    if is_dynamic:  # slower than grids for all pictures, but labels may refuse those
+    if is_dynamic:  # on ONNX Runtime slower than grids for all pictures, but labels may refuse those
         by_rule = {name: repair.by_rule(state) for name, repair in all_repairs().items()}
         settings = {name: state.setting(name) or setting for name, setting in by_rule.items() if setting}
         yield first_variant(Form.DYNAMIC).repaired(**settings)
@@ -148,7 +163,13 @@ def _more_float(state: SearchState) -> Iterator[Variant]:
             yield replace(state.best(), least_db=least_db)
     for method in LAST_METHODS:
         if not state.agrees:
-            yield replace(state.best(), method=method)
+            yield from _with_ranges(state.best(), method)
+
+
+def _with_ranges(variant: Variant, method: Method) -> Iterator[Variant]:
+    """Yield the variant with ranges chosen by another method, where its form stores grids."""
+    if WRITERS[variant.form].stores_grids:
+        yield replace(variant, method=method)
 
 
 def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, SearchResult
 from edgeopt.steps.quantize.search.explain import cut_short, refusals
 from edgeopt.steps.quantize.search.make import make_variant
-from edgeopt.steps.quantize.search.proposals import form_order, proposals
+from edgeopt.steps.quantize.search.proposals import form_order, proposals, untried_forms
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
@@ -96,7 +97,10 @@ def search_int8(
     except OutOfTime:
         if not state.attempts:
             raise
-    return _as_given(state) if like else _result(state)
+    if like:
+        return _as_given(state)
+    result = _result(state)
+    return replace(result, notes=(*result.notes, *untried_forms(model, forms)))
 
 
 def _try(

@@ -65,7 +65,7 @@ class SearchState:
     """Agreement of the best variant without slow repairs."""
 
     def judge(self, variant: Variant, outcome: Outcome, scheme: Scheme, like: Variant | None) -> None:
-        """Measure what was made of a variant and keep it as an attempt; refuse what is the float model again.
+        """Measure what was made of a variant and keep it as an attempt; refuse the float model and a known one.
 
         Args:
             variant: What was made.
@@ -75,6 +75,10 @@ class SearchState:
         """
         if not _has_integers(outcome):
             self.refused[variant] = self._is_float(variant, scheme)
+            return
+        made = outcome.model.fingerprint
+        if same := next((other for other in self.attempts.values() if other.outcome.model.fingerprint == made), None):
+            self.refused[variant] = Refusal(f"it is {same.name} again", is_known=True)
             return
         for name, setting in variant.model_repairs:
             outcome = outcome.noted(*find_repair(name).notes(self.sources.prepared(name), setting))
@@ -105,7 +109,7 @@ class SearchState:
             return False
         refusal, attempt = self.refused.get(variant), self.attempts.get(variant)
         if refusal is not None:
-            return not refusal.is_float
+            return not refusal.is_float and not refusal.is_known
         return attempt is not None and variant.form is not Form.QDQ and attempt.agreement < self.least_agreement
 
     def finds_off_layers(self, variant: Variant) -> bool:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.executors._conversion.found_grids import found_product
+from edgeopt.executors._conversion.found_grids import TABLES, found_product
 from edgeopt.executors.litert.conversion.conversion import TfliteConversion, TfliteStep
-from edgeopt.executors.litert.conversion.grids import is_step
 from edgeopt.executors.litert.conversion.network import Grid
 from edgeopt.executors.litert.conversion.ops.products import write_rows
 
@@ -26,8 +25,8 @@ def _grid(conversion: TfliteConversion, step: TfliteStep) -> None:
 def _product(conversion: TfliteConversion, step: TfliteStep) -> None:
     """Write a product on integers, which reads floats. Raises UnsupportedError."""
     product = found_product(conversion.graph, step.node)
-    if product is None or not is_step(product.scale):
-        raise conversion.refuse(step.node, "but of a DynamicQuantizeLinear and constant int8 weights about 0")
+    if product is None:
+        raise conversion.refuse(step.node, f"but of a DynamicQuantizeLinear and {TABLES}")
     columns = product.weights.shape[1]
     bias = np.zeros(columns, np.float32) if product.bias is None else product.bias
     grid = Grid(tuple(map(float, product.scale)), (0,) * columns)
