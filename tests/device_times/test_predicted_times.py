@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from encoders import encoder
 from lawful_times import by_work, changed, device_by, shapes_of, times_by
 
 from edgeopt.errors import InvalidFileError, UnavailableError
@@ -18,7 +19,7 @@ from edgeopt.runtime.devices.availability import find_device, find_device_elsewh
 from edgeopt.steps._checked import probe
 from edgeopt.steps._device_times.device import form_times_of, predictor_of
 from edgeopt.steps._device_times.features import LayerFeatures, features_of
-from edgeopt.steps._device_times.forms import borders_by_name, layers_of_form
+from edgeopt.steps._device_times.forms import borders_by_name, is_predictable, layers_of_form
 from edgeopt.steps._device_times.prediction import Predictor, form_layers_ms, model_shapes, speed_between
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.latency_table import LatencyTable, predicted_stopwatch
@@ -277,6 +278,17 @@ def test_times_of_a_target_that_there_is_not_are_refused(tmp_path):
     path = written(tmp_path / "board.times.json", engines=device_by(*[times_by(by_work)] * 2, "cpu-z80").engines)
     with pytest.raises(InvalidFileError, match="'cpu-z80', which there is not"):
         find_target(str(path))
+
+
+def test_no_time_is_predicted_of_grids_that_are_found_as_the_model_runs(tmp_path):
+    target = find_target(str(written(tmp_path / "x.times.json")))
+    model = encoder(depth=1)
+    inputs = [probe(model.inputs)]
+    times = form_times_of(model, target, "w8a8")
+    forms = [quantize(model, iter(inputs), target.int8, form=form).model for form in (Form.QDQ, Form.DYNAMIC)]
+    assert [is_predictable(form) for form in forms] == [True, False]
+    assert times.speed(forms[0]) > 0
+    assert times.speed(forms[1]) is None
 
 
 def test_networks_that_check_are_none_of_those_that_are_measured():

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from edgeopt.graph.drift import Drift
 from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.candidate import BASELINE, Candidate, candidate_from_json
+from edgeopt.optimization.candidate import BASELINE, Candidate, Prediction, candidate_from_json
 from edgeopt.optimization.candidates.measure import promise_of
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Wish, choose, lighter_than, mark, shortlist, why_refused
 from edgeopt.optimization.options import Prefer
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
+from edgeopt.steps._device_times.prediction import PredictedSpeed, PredictedTime
 from edgeopt.tasks import Accuracy
 
 BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Accuracy("AP", 0.5, 64))
@@ -50,6 +51,18 @@ def agreeing(name: str, speedup: float, agreement: float) -> Candidate:
     word = Word.AGREES if agreement >= LEAST_AGREEMENT else Word.DIFFERS
     judgement = Judgement(word, 200, LEAST_AGREEMENT, agreement=agreement, agreement_least=agreement)
     return replace(made(name, speedup, agreement=agreement), score=None, judgement=judgement)
+
+
+def test_where_times_are_predicted_a_lossy_form_without_one_is_refused() -> None:
+    predicted = Prediction(PredictedTime(1.0, 0.9, 1.1), PredictedSpeed(2.0, 1.5, 2.5))
+    known, unknown = replace(made("known", None), predicted=predicted), made("unknown", None)
+    lossy = [replace(one, precision="w8a8", is_lossy=True) for one in (known, unknown)]
+    assert [one.refused for one in mark([BASE, *lossy], Wish(0.01))] == [
+        "",
+        "",
+        "no time of such a form is predicted or measured",
+    ]
+    assert not any(one.refused for one in mark([BASE, lossy[1]], Wish(0.01)))
 
 
 def chosen_of(candidates: list[Candidate], max_drop: float = 0.01, prefer: Prefer = Prefer.SPEED):

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from encoders import encoder
-from small_nets import ALL, HERE, detector, frames, mobile, residual_batchnorm
+from small_nets import ALL, HERE, Net, detector, frames, mobile, residual_batchnorm
 
 from edgeopt.errors import NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -183,8 +183,30 @@ def test_a_profile_of_integer_ops_without_found_grids_is_told_what_it_lacks() ->
     assert not untried_forms(mobile(), forms)
 
 
+def perceptron() -> Model:
+    net = Net(size=8, channels=1)
+    x = net.op("Tanh", net.op("Reshape", "x", net.constant("rows", np.array([8, 8]))))
+    for i in range(3):
+        weights = net.constant(f"w{i}", np.asarray(net.chance.normal(0, 1, (8, 8)), np.float32))
+        x = net.op("Tanh", net.op("MatMul", x, weights))
+    return net.model(x)
+
+
+@pytest.mark.parametrize(("others", "leads"), [(1.5, False), (0.5, True)])
+def test_a_form_whose_time_nobody_knows_ranks_as_one_as_fast_as_float(others: float, leads: bool) -> None:
+    model = perceptron()
+
+    def speed(made: Model) -> float | None:
+        return None if "DynamicQuantizeLinear" in made.op_counts else others
+
+    limits = {"agreement": lambda _: 1.0, "speed": speed, "forms": (Form.QDQ, Form.DYNAMIC)}
+    attempts = search_int8(model, frames(model), HERE, **limits, least_speed=1.0).attempts
+    assert (attempts[0].speed_ratio is None) == leads
+    assert any(attempt.speed_ratio is None for attempt in attempts)
+
+
 def test_no_form_is_tried_twice_under_two_names_nor_ranges_where_none_are_stored() -> None:
-    model, forms = encoder(depth=1), (Form.QDQ, Form.DYNAMIC)
+    model, forms = perceptron(), (Form.QDQ, Form.DYNAMIC)
 
     def speed(made: Model) -> float:
         return 3.0 if "DynamicQuantizeLinear" in made.op_counts else 1.5

@@ -142,7 +142,8 @@ class Setting:
     most: int = 3
     """Models that a search gives: the fastest by agreement may still lose too much of the metric."""
     least_speed: float = 0.0
-    """Speed over the engine's own float model that the first form must have, or nothing more is searched for."""
+    """Speed over the engine's own float model, or nothing more is searched for: the first variant of each form, and of
+    ONNX Runtime's own ops those with layers in float for speed, are all tried before it is asked for."""
 
 
 @dataclass

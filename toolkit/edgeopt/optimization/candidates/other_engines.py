@@ -247,16 +247,17 @@ def _offer(
             run.workspace.finish(name, [candidate.file for candidate in made])
 
 
-# Which engine's INT8 is worth a search: its first form is timed against the best that another engine has.
+# Which engine's INT8 is worth a search: what it makes first is timed against the best that another engine has.
 
 _SECONDS, _BLOCK = 2.0, 3
 """A look at both float models in turns."""
 _LATER = 1.3
-"""Times that later forms of a search may be faster than its first: with slow layers in float YOLOX gained 5 to 30 %."""
+"""Times that later forms of a search may be faster than its first ones: with slow layers in float
+YOLOX gained 5 to 30 %."""
 
 
 def least_int8_speed(run: Run, model: Model, engine: Engine, precision: str) -> float:
-    """Return how fast the first INT8 form of an engine must be for a search to go on; 0 where nothing is known.
+    """Return how fast the first INT8 forms of an engine must be for a search to go on; 0 where nothing is known.
 
     Args:
         run: Its context knows what earlier searches found.
@@ -284,14 +285,15 @@ def pace_of(run: Run, name: str) -> float:
 
 
 def why_cut_short(run: Run, setting: Setting) -> list[Note]:
-    """Return a note where the first form of a search was too slow to go on."""
+    """Return a note where the first forms of a search were too slow to go on."""
     speeds, name = run.context.int8_speeds, setting.engine.target.name
     speed = speeds.get(name, 0.0)
     if not 0 < speed < setting.least_speed:
         return []
     best = max(speeds, key=lambda other: pace_of(run, other) * speeds[other])
     share = pace_of(run, best) * speeds[best] / (pace_of(run, name) * speed)
-    detail = f"INT8 on {name} not searched further: its first form takes about {share:.1f} times as long as on {best}"
+    slower = f"its fastest form so far takes about {share:.1f} times as long as on {best}"
+    detail = f"INT8 on {name} not searched further: {slower}"
     return [Note(NoteKind.SKIPPED, detail)]
 
 

@@ -10,7 +10,7 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.optimization.candidate import Candidate, Prediction
 from edgeopt.optimization.run import Run
 from edgeopt.steps._device_times.device import predictor_of
-from edgeopt.steps._device_times.forms import layers_of_form
+from edgeopt.steps._device_times.forms import is_predictable, layers_of_form
 from edgeopt.steps._device_times.prediction import (
     PredictedSpeed,
     Predictor,
@@ -49,17 +49,18 @@ class _Basis:
 
 
 def _predicted(run: Run, candidate: Candidate, parent: Candidate | None, basis: _Basis) -> Prediction | None:
-    """Return the time of a candidate; None where its engine's times in its precision are not known."""
+    """Return the time of a candidate; None where nothing is known of its engine, precision or form."""
     target = run.engine_of(candidate).target
     predictor = predictor_of(target, candidate.precision)
     if predictor is None:
         return None
     if not _is_float(candidate):
         floats = predictor_of(target, target.float_precision)
-        if parent is None or not _is_float(parent):
+        form = _model(run, candidate)
+        if parent is None or not _is_float(parent) or not is_predictable(form):
             return None
         shapes = model_shapes(_model(run, parent))
-        layers_ms = form_layers_ms(layers_of_form(shapes, _model(run, candidate)), predictor, floats)
+        layers_ms = form_layers_ms(layers_of_form(shapes, form), predictor, floats)
     elif candidate.is_lossy:
         layers_ms = _float_ms(_model(run, candidate), predictor)
     else:

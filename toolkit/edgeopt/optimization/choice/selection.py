@@ -78,6 +78,12 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
     return ""
 
 
+def _why_unpredicted(candidate: Candidate) -> str:
+    """Return why a candidate must not be chosen where others have predicted times; empty if it may be chosen."""
+    is_unknown = candidate.speed is None and candidate.predicted is None and candidate.is_lossy
+    return "no time of such a form is predicted or measured" if is_unknown else ""
+
+
 def _loss_words(candidate: Candidate, wish: Wish) -> str:
     """Return what a candidate loses that may not be chosen for it."""
     if judged := candidate.judgement:
@@ -94,6 +100,8 @@ def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
         wish: What they must keep.
     """
     judged = [replace(candidate, refused=why_refused(candidate, wish)) for candidate in candidates]
+    if any(candidate.predicted for candidate in candidates):
+        judged = [replace(candidate, refused=candidate.refused or _why_unpredicted(candidate)) for candidate in judged]
     return tuple(replace(candidate, on_front=_on_front(candidate, judged)) for candidate in judged)
 
 

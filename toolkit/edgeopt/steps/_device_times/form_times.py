@@ -6,7 +6,7 @@ import math
 
 from edgeopt.graph.model import Model
 from edgeopt.steps._device_times.features import LayerFeatures, features_of
-from edgeopt.steps._device_times.forms import borders_by_name, layers_of_form
+from edgeopt.steps._device_times.forms import borders_by_name, is_predictable, layers_of_form
 from edgeopt.steps._device_times.prediction import Predictor, form_layers_ms, model_shapes
 from edgeopt.steps.prune.network.layer_shapes import WEIGHTED
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, border_profile, times_of_profiles
@@ -22,8 +22,10 @@ class FormTimes:
         self._shapes = model_shapes(model)
         self._float_ms = math.fsum(floats.layer_ms(shape) for shape in self._shapes)
 
-    def speed(self, form: Model) -> float:
-        """Return the float model's time over a form's."""
+    def speed(self, form: Model) -> float | None:
+        """Return the float model's time over a form's; None of a form whose times do not follow from measured ones."""
+        if not is_predictable(form):
+            return None
         parts = layers_of_form(self._shapes, form)
         return self._float_ms / math.fsum(form_layers_ms(parts, self._integers, self._floats))
 

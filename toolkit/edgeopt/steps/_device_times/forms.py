@@ -42,6 +42,11 @@ class FormLayers:
     """Places of those in float among all layers of the float model."""
 
 
+def is_predictable(form: Model) -> bool:
+    """Whether a form stores its grids, as those do that devices are timed with: what finding them takes is unknown."""
+    return "DynamicQuantizeLinear" not in form.op_counts
+
+
 def layers_of_form(shapes: Sequence[LayerShape], form: Model) -> FormLayers:
     """Return the layers of an INT8 form.
 

@@ -42,7 +42,7 @@ def search_int8(
     rules: Int8Rules,
     *,
     agreement: Callable[[Model], float],
-    speed: Callable[[Model], float] | None,
+    speed: Callable[[Model], float | None] | None,
     forms: tuple[Form, ...] = (Form.QDQ,),
     threads: int = 1,
     least_agreement: float = LEAST_AGREEMENT,
@@ -64,7 +64,8 @@ def search_int8(
         rules: What INT8 form the target runs.
         agreement: Of a model with the float one, 0 to 1, without labels.
         speed: Time of the float model over that of a model, measured in turns; None: no time of this machine counts,
-            that of layers neither, and forms are ranked by their agreement.
+            that of layers neither, and forms are ranked by their agreement. It may return None of a form whose time
+            nobody knows, which is ranked as if it were as fast as the float model.
         forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU, and tried first.
         threads: With which layers are timed.
         least_agreement: Attempts below it are never ranked above one that reaches it.
@@ -75,7 +76,8 @@ def search_int8(
         known: `SearchResult.calibration` of a search of this model on these images, for another engine.
         like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
         seed: Decides which positions of each tensor calibration keeps.
-        least_speed: Where the first attempt at each form is slower, these are all: another engine has faster forms.
+        least_speed: Where the first attempt at each form is slower, and with NHWC also those with layers in float for
+            speed, these are all: another engine has faster forms.
         layer_timer: Tells the times of layers.
 
     Raises:

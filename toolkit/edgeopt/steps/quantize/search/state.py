@@ -42,7 +42,7 @@ class SearchState:
 
     sources: Sources
     agreement: Callable[[Model], float]
-    speed: Callable[[Model], float] | None
+    speed: Callable[[Model], float | None] | None
     """None: no time is measured, as this machine's would be another's."""
     least_agreement: float
     ends_at_s: float
@@ -175,7 +175,7 @@ class SearchState:
             if self.speed is None or self.is_over or not lead.is_valid(self.least_agreement):
                 return
             again = self.speed(lead.outcome.model)
-            if again >= lead.pace * _AS_FAST:
+            if again is None or again >= lead.pace * _AS_FAST:
                 return
             for variant, attempt in self.attempts.items():
                 if (
