@@ -48,6 +48,11 @@ size_t count_of(const json& shape) {
   return count;
 }
 
+// Whether a tensor holds numbers of a kind, of 32 bits.
+bool holds(const MNN::Tensor& tensor, halide_type_code_t code) {
+  return tensor.getType().code == code && tensor.getType().bits == 32;
+}
+
 int main(int count, char** arguments) {
   if (count != 4) {
     std::cerr << "usage: edgeopt_mnn FOLDER INPUT.f32 OUTPUT.f32\n";
@@ -77,15 +82,22 @@ int main(int count, char** arguments) {
     const std::vector<char> bytes = read_file(arguments[2]);
     if (bytes.size() != count_of(input.at(2)) * sizeof(float))
       throw std::runtime_error("the input is not " + input.at(2).dump() + " float32");
-    MNN::Tensor* taken = network->getSessionInput(session, input.at(0).get<std::string>().c_str());
-    if (taken == nullptr || size_t(taken->elementSize()) < count_of(input.at(2)))
-      throw std::runtime_error("MNN has no such input " + input.dump());
-    MNN::Tensor given(taken, MNN::Tensor::CAFFE);  // axes in the order of ONNX
-    std::memcpy(given.host<float>(), bytes.data(), bytes.size());
+    MNN::Tensor* taken = nullptr;  // where nothing reads the input, MNN has none
+    for (const auto& [name, tensor] : network->getSessionInputAll(session)) {
+      if (name != input.at(0)) throw std::runtime_error("the network reads " + name + ", which its file does not name");
+      taken = tensor;
+    }
+    std::unique_ptr<MNN::Tensor> given;
+    if (taken != nullptr) {
+      given = std::make_unique<MNN::Tensor>(taken, MNN::Tensor::CAFFE);  // axes in the order of ONNX
+      if (!holds(*taken, halide_type_float) || size_t(given->elementSize()) * sizeof(float) != bytes.size())
+        throw std::runtime_error("MNN takes another type or shape of " + input.dump());
+      std::memcpy(given->host<float>(), bytes.data(), bytes.size());
+    }
 
     std::vector<std::unique_ptr<MNN::Tensor>> made;
     const auto began = std::chrono::steady_clock::now();
-    taken->copyFromHostTensor(&given);  // before each run: MNN writes over an input's memory
+    if (taken != nullptr) taken->copyFromHostTensor(given.get());  // before each run: MNN writes over an input's memory
     if (network->runSession(session) != MNN::NO_ERROR) throw std::runtime_error("MNN does not run the model");
     for (const json& output : ports.at("outputs")) {
       const MNN::Tensor* result = network->getSessionOutput(session, output.at(0).get<std::string>().c_str());
@@ -99,10 +111,12 @@ int main(int count, char** arguments) {
     for (size_t i = 0; i < made.size(); ++i) {
       const json& output = ports.at("outputs").at(i);
       const size_t wanted = count_of(output.at(2));
-      if (size_t(made[i]->elementSize()) != wanted) throw std::runtime_error("MNN gives another shape of " + output.dump());
+      const bool is_float = holds(*made[i], halide_type_float);  // its own type: MNN has no 64-bit integers
+      if (size_t(made[i]->elementSize()) != wanted || !(is_float || holds(*made[i], halide_type_int)))
+        throw std::runtime_error("MNN gives another type or shape of " + output.dump());
       std::vector<float> numbers(wanted);
-      for (size_t k = 0; k < wanted; ++k)  // MNN has no 64-bit integers
-        numbers[k] = output.at(1) == "float32" ? made[i]->host<float>()[k] : float(made[i]->host<int32_t>()[k]);
+      for (size_t k = 0; k < wanted; ++k)
+        numbers[k] = is_float ? made[i]->host<float>()[k] : float(made[i]->host<int32_t>()[k]);
       written.write(reinterpret_cast<const char*>(numbers.data()), std::streamsize(wanted * sizeof(float)));
     }
     written.close();

@@ -117,8 +117,10 @@ int main(int count, char** arguments) {
       made.write(static_cast<const char*>(flat.data), std::streamsize(flat.w * sizeof(float)));
     }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+    made.close();
+    if (!made) throw std::runtime_error(std::string(arguments[3]) + " cannot be written");
     std::cerr << file << " in " << precision << ": first run in " << took.count() << " ms\n";
-    return made ? 0 : 1;
+    return 0;
   } catch (const std::exception& error) {
     std::cerr << "edgeopt_ncnn: " << error.what() << '\n';
     return 1;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,18 +17,23 @@ from typing import Any
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from fixture_brief import briefly
 from fixture_bundles import packed
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from small_decoders import bundle_small
 from two_graphs import GRAIN, bundle_pair, write_pair
 
 import edgeopt
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.browser import EXECUTOR as BROWSER
-from edgeopt.graph.model import Model, load_model
+from edgeopt.executors.mnn import mnn_file
+from edgeopt.executors.mnn.file import MnnFile, read_mnn_file
+from edgeopt.executors.onnxruntime.flash_attention import VARIABLE
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.measurement.opening.given import open_given
 from edgeopt.optimization.optimize import optimize
 from edgeopt.recipes.embedded import Embedded
@@ -35,6 +41,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
@@ -163,10 +170,12 @@ def generator(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("cpp_generate", library, tmp_path_factory.mktemp("generator"), "edgeopt_generate")
 
 
-def require_tokens_of_python(program: Path, bundle: Path) -> tuple[list[int], list[int]]:
+def require_tokens_of_python(
+    program: Path, bundle: Path, prompt_tokens: int = 2 * GRAIN + 1
+) -> tuple[list[int], list[int]]:
     """Assert that the program writes the tokens of `Runtime.generate`; return a prompt of several runs, and them."""
     with edgeopt.Runtime.load(bundle, threads=1) as runtime:
-        prompt = runtime.language_model.tokenizer.encode("import os\n\ndef main(" * 5)[: 2 * GRAIN + 1]
+        prompt = runtime.language_model.tokenizer.encode("import os\n\ndef main(" * 5)[:prompt_tokens]
         answer = runtime.generate(prompt, most_tokens=60, guesses=0, exact=False)
         pieces = [piece.token for piece in answer]
         expected = pieces[:-1] if answer.account.reason == "end" else pieces
@@ -231,6 +240,136 @@ def test_a_program_runs_two_graphs_over_one_cache(pair, generator, tmp_path):
     (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     (bundle / weights["file"]).write_bytes(b"torn")
     assert f"{weights['file']} is not as long as the manifest says" in refused_by(generator, bundle)
+
+
+def with_odd_runs_apart(model: Model) -> Model:
+    """Return a decoder that takes each token for the next one where an odd number of them runs."""
+    graph = Graph.from_model(model)
+    ids = next(value for value in graph.inputs if value.name == "input_ids")
+    (embed,) = graph.consumers(ids)
+    one, two, size = (graph.add_initializer("number", np.array([number], np.int64)) for number in (1, 2, 512))
+    count = graph.insert("Gather", [graph.insert("Shape", [ids]).outputs[0], one]).outputs[0]
+    is_odd = graph.insert("Mod", [count, two]).outputs[0]
+    moved = graph.insert("Mod", [graph.insert("Add", [ids, is_odd]).outputs[0], size]).outputs[0]
+    graph.set_input(embed, list(embed.inputs).index(ids), moved)
+    return graph.to_model()
+
+
+def test_odd_runs_are_padded_by_what_a_graph_holds_whatever_it_is_called(generator, tmp_path):
+    apart = with_odd_runs_apart(make_weight_only(load_model(TINY), 4, 64, tables=True).model)
+    file = write_pair(TINY, tmp_path / "pair", apart, load_model(TINY))
+    shutil.copytree(TINY.parent / "draft", file.parent / "draft")
+    require_tokens_of_python(generator, bundle_pair(file, tmp_path / "pair_bundle", "fp32", "w4"))
+    own = shutil.copytree(TINY.parent, tmp_path / "own")
+    save_model(apart, own / "model.onnx")
+    single = bundle_small(own / "model.onnx", tmp_path / "bundle")
+    for count in (2 * GRAIN, 2 * GRAIN + 1):  # behind the token that stands before every prompt
+        require_tokens_of_python(generator, single, count)
+
+
+@pytest.mark.parametrize("form", ["w8a8", "w4"])
+def test_a_single_graph_runs_prompts_in_the_parts_of_python(form, generator, tmp_path):
+    own, original = shutil.copytree(TINY.parent, tmp_path / "own"), load_model(TINY)
+    rules = find_target("cpu-x86-vnni").rules_here
+    made = make_dynamic(original, rules) if form == "w8a8" else make_weight_only(original, 4, 64, tables=True)
+    save_model(keep_last_logits(made.model).model, own / "model.onnx")
+    recipe = (own / "recipe.toml").read_text("utf-8").replace("[generation]", f"[generation]\nchunk = {GRAIN}")
+    (own / "recipe.toml").write_text(recipe, "utf-8")
+    require_tokens_of_python(generator, bundle_small(own / "model.onnx", tmp_path / "bundle"))
+
+
+def test_a_program_hands_on_a_cache_that_each_run_makes_anew(generator, tmp_path):
+    chance, width, vocabulary = np.random.default_rng(0), 16, 1024
+    ends = [
+        ("input_ids", TensorProto.INT64, (1, "tokens")),
+        ("past_key_values.0.key", TensorProto.FLOAT, (1, 1, "past", width)),
+        ("logits", TensorProto.FLOAT, (1, "tokens", vocabulary)),
+        ("present.0.key", TensorProto.FLOAT, (1, 1, "all", width)),
+    ]
+    table, head = (chance.standard_normal(shape) for shape in ((vocabulary, width), (width, vocabulary)))
+    constants = {
+        "table": table.astype(np.float32), "head": head.astype(np.float32), "axis": np.array([1], np.int64),
+        "places": np.array(2, np.int64), "far": np.array([1 << 62], np.int64), "minus": np.array([-1], np.int64),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Unsqueeze", ["embedded", "axis"], ["new"]),
+        helper.make_node("Concat", ["past_key_values.0.key", "new"], ["present.0.key"], axis=2),
+        helper.make_node("CumSum", ["present.0.key", "places"], ["sums"]),
+        helper.make_node("Shape", ["input_ids"], ["count"], start=1),
+        helper.make_node("Mul", ["count", "minus"], ["start"]),
+        helper.make_node("Squeeze", ["sums", "axis"], ["all"]),
+        helper.make_node("Slice", ["all", "start", "far", "axis"], ["last"]),
+        helper.make_node("MatMul", ["last", "head"], ["logits"]),
+    ]
+    values = [helper.make_tensor_value_info(*end) for end in ends]
+    stored = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "sums", values[:2], values[2:], stored)
+    own = shutil.copytree(TINY.parent, tmp_path / "own")
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), own / "model.onnx")
+    require_tokens_of_python(generator, bundle_small(own / "model.onnx", tmp_path / "bundle"))
+
+
+PROBE = """
+#define main run_program
+#include "main.cpp"
+#undef main
+
+int main(int, char** arguments) {
+  const auto said = [] {
+    const char* value = std::getenv("ORT_GQA_DISABLE_FLASH_ATTENTION");
+    std::cout << (value ? value : "unset") << '\\n';
+  };
+  {
+    const Attention attention(false);
+    said();
+  }
+  said();
+  Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "probe");
+  for (int i = 1; i < 3; ++i) {
+    try {
+      open_model(env, arguments[i], read_manifest(arguments[i]));
+      std::cout << "opened ";
+    } catch (const std::exception&) {
+      std::cout << "refused ";
+    }
+    said();
+  }
+  const float nan = std::nanf(""), some[] = {nan, 1, nan, 3, 2}, none[] = {nan, nan};
+  std::cout << likeliest(some, 5) << '\\n';
+  try {
+    likeliest(none, 2);
+  } catch (const std::exception& error) {
+    std::cout << error.what() << '\\n';
+  }
+}
+"""
+
+
+def test_a_process_is_left_as_it_was_and_nan_is_never_chosen(generator, tmp_path):
+    (compiler,) = tools("g++")
+    (tmp_path / "probe.cpp").write_text(PROBE, "utf-8")
+    folders = [str(folder) for folder in (EXAMPLES / "cpp_generate", *HEADERS)]
+    linked = generator.parent / "libonnxruntime.so.1"
+    flags = ["-std=c++17", *(f"-I{folder}" for folder in folders), f"-Wl,-rpath,{linked.parent}"]
+    subprocess.run([compiler, *flags, tmp_path / "probe.cpp", linked, "-o", tmp_path / "probe"], check=True)
+    bundle = bundle_small(TINY, tmp_path / "bundle")
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    manifest["recipe"]["generation"]["flash_attention"] = False
+    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    torn = shutil.copytree(bundle, tmp_path / "torn")
+    size = (torn / "model.onnx").stat().st_size
+    (torn / "model.onnx").write_bytes(b"\0" * size)  # refused by ONNX Runtime itself
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    numbers = ["3", "no token can be chosen: all logits of the model are NaN"]
+    for own, lines in (({}, ["1", *["unset"] * 3]), ({VARIABLE: "0"}, ["0"] * 4)):
+        shown = subprocess.run(
+            [tmp_path / "probe", bundle, torn], capture_output=True, text=True, check=True, env=environment | own
+        )
+        first, behind, opened, refused = lines
+        expected = [first, behind, f"opened {opened}", f"refused {refused}", *numbers]
+        assert shown.stdout.splitlines() == expected
 
 
 @pytest.mark.parametrize("language", ["cpp", "c"])
@@ -315,7 +454,29 @@ def test_a_program_on_mnn_gives_pythons_numbers(tmp_path):
             "digits_detector", target="mnn-cpu", out=tmp_path / "o", threads=1, steps=("fuse",), emit=("mnn",)
         )
     folder = Path(report.bundle).parent / report.emitted[0]
-    require_numbers([program, folder], folder / "model.mnn", "mnn")
+    model, files = folder / "model.mnn", [tmp_path / "in.f32", tmp_path / "out.f32"]
+    whole, size = model.read_bytes(), (1, 4)
+
+    def ran(file: MnnFile) -> subprocess.CompletedProcess[str]:
+        model.write_bytes(file.to_bytes())
+        np.zeros(file.inputs[0].shape, np.float32).tofile(files[0])
+        return subprocess.run([program, folder, *files], capture_output=True, text=True)
+
+    own = read_mnn_file(whole, "own")
+    refused = ran(replace(own, inputs=(replace(own.inputs[0], name="other"),)))
+    assert refused.returncode == 1
+    assert f"the network reads {own.inputs[0].name}, which its file does not name" in refused.stderr
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, size)] for name in "xy"]
+    stored = [numpy_helper.from_array(np.full(size, value, np.float32), name) for name, value in (("a", 0.5), ("b", 2))]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "unread", *ends, stored)
+    unread = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = mnn_file(unread.SerializeToString())
+    for dtype in ("float32", "int64"):  # what is written is of the type that MNN gives
+        shown = ran(replace(file, outputs=(replace(file.outputs[0], dtype=dtype),)))
+        assert shown.returncode == 0, shown.stderr
+        assert np.fromfile(files[1], np.float32).tolist() == [2.5] * 4
+    model.write_bytes(whole)
+    require_numbers([program, folder], model, "mnn")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
