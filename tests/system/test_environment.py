@@ -136,6 +136,7 @@ def test_an_environment_survives_json(board):
         ([1], "its environment has no facts"),
         ({"facts": [1]}, "its environment has no facts"),
         ({"facts": {"cpu.cores": 2}}, "fact cpu.cores of its environment is 2"),
+        ({"facts": {"a": {"use": [], "value": 2}}}, "fact a of its environment is {'use': [], 'value': 2}"),
         ({"facts": {"a": {"use": "other", "value": 2}}}, "fact a of its environment is {'use': 'other', 'value': 2}"),
     ],
 )

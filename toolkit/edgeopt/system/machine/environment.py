@@ -218,7 +218,7 @@ def _fact_of(key: str, values: Any) -> Fact:
     Raises:
         ValueError: If they tell none.
     """
-    if not isinstance(values, Mapping) or not {"use", "value"} <= values.keys() or values["use"] not in {*Use}:
+    if not isinstance(values, Mapping) or not {"use", "value"} <= values.keys() or values["use"] not in [*Use]:
         raise ValueError(f"fact {key} of its environment is {short(values)}")
     return Fact(Use(values["use"]), values["value"], str(values.get("reason", "")))
 
