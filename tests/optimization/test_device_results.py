@@ -109,6 +109,17 @@ def test_a_folder_without_a_report_is_one_clear_line(tmp_path):
         read_report(tmp_path, ModelReport)
 
 
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [("null", "it has no environment"), ("[]", "it has no environment"), ("[1]", "its environment has no facts")],
+)
+def test_a_report_without_an_environment_is_refused_in_words(environment, why, tmp_path):
+    (tmp_path / "report.json").write_text(f'{{"schema": 5, "kind": "frames", "environment": {environment}}}', "utf-8")
+    shown = CliRunner().invoke(cli, ["report", str(tmp_path)])
+    assert shown.exit_code == 1
+    assert f"report.json is no report of edgeopt optimize: {why}\n" in shown.output
+
+
 def test_runs_lie_side_by_side(place):
     merge_results(place / "out", [place / "brought"])
     page = place / "page.html"

@@ -70,6 +70,14 @@ def test_a_load_that_misses_its_budget_is_no_pass_in_the_report(loaded):
     assert "2 ms FAIL" in render(read_stored_report([loaded]).document, "terminal")
 
 
+def test_the_report_of_one_run_tells_its_kind_and_its_machine(loaded):
+    one = read_stored_report([loaded]).document.data
+    assert (one["kind"], one["environment"]) == ("frames", read_stored(loaded).environment.to_json())
+    two = read_stored_report([loaded, loaded]).document.data
+    assert (two["kind"], two["environment"]) == ("frames", None)
+    assert [run["environment"]["hash"] for run in two["runs"]] == 2 * [one["environment"]["hash"]]
+
+
 def test_the_share_that_may_miss_and_the_verdict_are_those_of_the_run(loaded, tmp_path):
     values = json.loads((loaded / "bench.json").read_text("utf-8"))
     values["judged"][0]["verdict"], values["budget"]["max_miss_ratio"] = "inconclusive", 0.9999

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,8 +125,32 @@ def test_an_environment_survives_json(board):
     assert again == found
     assert again.hash == found.hash
     assert found.missing["model.opset"] == "not told"
-    with pytest.raises(ValueError, match="no facts"):
-        Environment.from_json({"other": 1})
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (None, "it has no environment"),
+        ({}, "it has no environment"),
+        ({"other": 1}, "its environment has no facts"),
+        ([1], "its environment has no facts"),
+        ({"facts": [1]}, "its environment has no facts"),
+        ({"facts": {"cpu.cores": 2}}, "fact cpu.cores of its environment is 2"),
+        ({"facts": {"a": {"use": [], "value": 2}}}, "fact a of its environment is {'use': [], 'value': 2}"),
+        ({"facts": {"a": {"use": "other", "value": 2}}}, "fact a of its environment is {'use': 'other', 'value': 2}"),
+    ],
+)
+def test_what_is_no_environment_is_told_in_words(values, why):
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        Environment.from_json(values)
+
+
+def test_without_a_known_fact_of_the_subject_there_is_no_hash_of_it():
+    machine = Fact(Use.CRITICAL, 1)
+    assert Environment({"a": machine}).to_json()["subject_hash"] is None
+    assert Environment({"a": machine, "model.sha256": Fact(Use.SUBJECT, None, "not told")}).subject_hash is None
+    first, second = (Environment({"a": machine, "model.sha256": Fact(Use.SUBJECT, text)}) for text in "ab")
+    assert first.subject_hash != second.subject_hash
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.declared.options import Syntax, options_of
+from edgeopt.system.declared.options import OptionGroup, Syntax, option, options_of
 from edgeopt.verbs import wishes
 from edgeopt.workloads import SIDE_VERBS, VERBS, kind_of, kinds
 
@@ -37,6 +37,15 @@ def with_toy(*command: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join((str(TOY), os.environ.get("PYTHONPATH", "")))
     environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "100"}
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_group_of_options_may_be_a_text():
+    @dataclass(frozen=True)
+    class TableOptions:
+        key: str = option("", "The key that is asked.", group="Keys of tables")
+
+    ((_, made),) = options_of(TableOptions)
+    assert made.group == OptionGroup("keys-of-tables", "Keys of tables", "its options")
 
 
 SCRIPT = """
@@ -264,8 +273,8 @@ def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     by_kind = {Syntax.FRAME_BUDGET, Syntax.ANSWER_BUDGET, Syntax.SERVER_BUDGET}
     seen: dict[str, set[Syntax]] = {}
     for kind in kinds():
-        for _, option in options_of(kind.options[verb]) if verb in kind.options else ():
-            seen.setdefault(option.flags[0], set()).add(option.syntax)
+        for _, each in options_of(kind.options[verb]) if verb in kind.options else ():
+            seen.setdefault(each.flags[0], set()).add(each.syntax)
     mixed = {flag: found for flag, found in seen.items() if len(found - by_kind) + bool(found & by_kind) > 1}
     assert set(mixed) <= {"--prompt-tokens"}, mixed
 

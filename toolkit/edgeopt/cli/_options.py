@@ -54,6 +54,7 @@ def exit_codes(
     missed: str = "the budget is missed, proven",
     last: int = EXIT_NOISY,
     interrupted: str = "interrupted by Ctrl-C or SIGTERM",
+    undecided: str = "not decided",
 ) -> Callable[[F], F]:
     """Return a decorator that ends a command's help with its exit codes; it stands below all of click's.
 
@@ -62,12 +63,13 @@ def exit_codes(
         missed: What it means that a budget or a check is missed.
         last: The highest code with which the command ends by itself.
         interrupted: What 130 means.
+        undecided: What 3 means.
     """
     meanings = {
         EXIT_PASS: passed,
         EXIT_ERROR: "an error",
         EXIT_MISSED: missed,
-        EXIT_INCONCLUSIVE: "not decided",
+        EXIT_INCONCLUSIVE: undecided,
         EXIT_NOISY: "the machine was too noisy to decide",
     }
     meanings = {code: meaning for code, meaning in meanings.items() if code <= last} | {EXIT_INTERRUPTED: interrupted}

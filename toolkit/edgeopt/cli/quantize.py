@@ -21,7 +21,7 @@ from edgeopt.cli._options import (
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName, WholeNumber
-from edgeopt.errors import EXIT_MISSED
+from edgeopt.errors import EXIT_INCONCLUSIVE
 from edgeopt.measurement.common_options import SAMPLE_KINDS
 from edgeopt.optimization.one_step.limits import SEARCH_S
 from edgeopt.system.text import typed_duration
@@ -69,7 +69,8 @@ from edgeopt.system.text import typed_duration
 @exit_codes(
     passed="an INT8 model was written",
     missed="no INT8 form is fast and accurate enough: the float model stays",
-    last=EXIT_MISSED,
+    last=EXIT_INCONCLUSIVE,
+    undecided="not decided: an INT8 model was written, its accuracy is open",
 )
 def quantize(
     ctx: click.Context,

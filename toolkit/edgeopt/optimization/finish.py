@@ -102,7 +102,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         recipe=run.context.recipe.name,
         recipe_reason=choice.reason,
         target=run.context.target.name,
-        environment=read_environment(),
+        environment=read_environment({"model.sha256": run.context.original.fingerprint}),
         threads=run.plan.threads,
         cores=run.plan.cores,
         budget_ms=run.plan.budget_ms,

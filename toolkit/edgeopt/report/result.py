@@ -5,12 +5,13 @@ A field that all results shall tell is added to `ResultHead`, and nowhere else.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from edgeopt.errors import EXIT_PASS
+from edgeopt.errors import EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS, WORD_OF
 from edgeopt.system.machine.environment import Environment
 
 SCHEMA = 5
@@ -30,7 +31,8 @@ class ResultHead:
     """Kind of workload: `frames`, `generation`, `pipeline`, `endpoint`; null where the command is about none."""
     verdict: str | None
     """PASS, FAIL, INCONCLUSIVE, NOISY or INVALID; of `compare` FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE; UPDATED
-    where `check` wrote the baseline; null where nothing was judged."""
+    where `check` wrote the baseline; null where nothing was judged, or an interrupt cut the judging short. Beside an
+    exit code of 2, 3 or 4 it is the word of that code."""
     exit_code: int
     """Exit code of the command with this result."""
     environment: Environment | None
@@ -62,8 +64,17 @@ class Result(ABC):
 
     @property
     def verdict_word(self) -> str:
-        """The verdict as the head tells it; empty: nothing was judged."""
-        return ""
+        """The verdict by what was judged, which the head tells as far as the exit code bears it out; empty: none.
+
+        Of a result that does not say otherwise it is the word of an exit code of 2, 3 or 4.
+        """
+        word = WORD_OF.get(self._exit_code, "")
+        return "" if word == "PASS" else word
+
+    @property
+    def _exit_code(self) -> int:
+        code: int = getattr(self, "exit_code", EXIT_PASS)
+        return code
 
     @property
     def head(self) -> ResultHead:
@@ -71,8 +82,8 @@ class Result(ABC):
         return ResultHead(
             command=self.command,
             kind=getattr(self, "kind", "") or None,
-            verdict=self.verdict_word or None,
-            exit_code=getattr(self, "exit_code", EXIT_PASS),
+            verdict=_verdict_beside(self._exit_code, self.verdict_word) or None,
+            exit_code=self._exit_code,
             environment=getattr(self, "environment", None),
         )
 
@@ -87,6 +98,8 @@ class Result(ABC):
     def as_json(self) -> dict[str, Any]:
         """Return plain values, those of `--format json`: the head, what all kinds tell, then its own figures.
 
+        Numbers that JSON does not know (NaN, infinity) are None.
+
         Raises:
             ValueError: If two of them have one name.
         """
@@ -95,7 +108,7 @@ class Result(ABC):
             if twice := sorted(values.keys() & figures.keys()):
                 raise ValueError(f"{type(self).__name__} has two figures of one name: {', '.join(twice)}")
             values |= figures
-        return values
+        return {name: _strict(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +129,39 @@ def fields_as_json(result: Result) -> dict[str, Any]:
     """Return the fields of a dataclass as plain values, without what the head and the command tell of every kind.
 
     It is for results whose fields are all their figures.
+
+    Raises:
+        ValueError: If a field has a name of these and another value: it would be told nowhere.
     """
-    told_before = {*HEAD, *result.shared_figures()}
     values: dict[str, Any] = asdict(result)  # type: ignore[call-overload]
-    return {name: value for name, value in values.items() if name not in told_before}
+    head, shared = result.head, result.shared_figures()
+
+    def is_told(name: str) -> bool:
+        if name in HEAD:
+            return (getattr(result, name) or None) == (getattr(head, name) or None)
+        return bool(_strict(values[name]) == _strict(shared[name]))
+
+    twice = {name for name in values if name in HEAD or name in shared}
+    if lost := sorted(name for name in twice if not is_told(name)):
+        names = ", ".join(lost)
+        raise ValueError(f"{type(result).__name__} has fields whose names mean something else in every result: {names}")
+    return {name: value for name, value in values.items() if name not in twice}
+
+
+def _verdict_beside(exit_code: int, word: str) -> str:
+    """Return the verdict of a head: the exit code's where the word says another, and none of what was cut short.
+
+    A verdict on a budget that nobody asked for may be any beside 0.
+    """
+    if exit_code == EXIT_INTERRUPTED:
+        return ""
+    return word if exit_code in (EXIT_PASS, EXIT_OF.get(word)) else WORD_OF.get(exit_code, word)
+
+
+def _strict(value: Any) -> Any:
+    """Return the value with None for numbers that JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: _strict(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

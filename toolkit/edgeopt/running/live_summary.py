@@ -117,7 +117,7 @@ def _verdict(result: LiveResult) -> VerdictLines:
     code = f" --code {quote(str(result.code))}" if result.code else ""
     bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {typed_duration(judged.budget_ms)}"
     return VerdictLines(
-        CommandOutcome.by_exit(judged.verdict.exit_code),
+        CommandOutcome.DONE if result.is_cut else CommandOutcome.by_exit(result.exit_code),
         f"{_told(result, judged)}{end}",
         next_command=bench if judged.verdict.exit_code == EXIT_MISSED else "",
     )
@@ -125,8 +125,7 @@ def _verdict(result: LiveResult) -> VerdictLines:
 
 def _judgement(result: LiveResult) -> JudgedCase:
     assert result.budget is not None
-    exit_code = result.budget.verdict.exit_code
-    return JudgedCase.by_exit(f"{result.bundle} budget", exit_code, _told(result, result.budget))
+    return JudgedCase.by_exit(f"{result.bundle} budget", result.exit_code, _told(result, result.budget))
 
 
 def _told(result: LiveResult, judged: BudgetResult) -> str:

@@ -112,6 +112,8 @@ class WrittenResult(RunResult):
     def _judged(self) -> str:
         if self.missed:
             return f"missed by {' and '.join(self.missed)}"
+        if self.is_cut:
+            return "not decided: it was cut short"
         return "met by this answer" if self.is_decided else "not decided: the answer has no second token"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from edgeopt.errors import EXIT_NOISY, EXIT_PASS, Note
+from edgeopt.errors import EXIT_PASS, Note
 from edgeopt.measurement.bench.finding import Finding
-from edgeopt.measurement.resources.trust import Trust
+from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict, worst_of
 from edgeopt.report.result import Result
@@ -108,10 +108,11 @@ class BenchResult(Result):
 
     @property
     def verdict_word(self) -> str:
-        """The verdict; NOISY or INVALID where the machine was too noisy for one that was asked for."""
-        if self.trust and self.is_gate and self.exit_code == EXIT_NOISY:
-            return self.trust.level.upper()
-        return self.verdict.upper() if self.verdict else ""
+        """The verdict, also on a budget that nobody asked for; NOISY or INVALID where the machine allows none."""
+        if self.verdict is None:
+            return ""
+        level = self.trust.level if self.trust else TrustLevel.TRUSTED
+        return str(self.verdict if level is TrustLevel.TRUSTED else level).upper()
 
     def shared_figures(self) -> dict[str, Any]:
         """Return what every kind tells; the raw samples are in files beside the figures."""

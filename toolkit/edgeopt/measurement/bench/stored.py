@@ -85,7 +85,7 @@ def read_stored(path: Path) -> StoredResult:
             over_network=bool(values["over_network"]),
             source=str(values.get("source", "")),
             samples=samples,
-            environment=Environment.from_json(values["environment"]),
+            environment=Environment.from_json(values.get("environment")),
             trust=str(values["trust"]["level"]) if values["trust"] else "",
             target=str(values.get("target", "")),
             executor=str(values.get("executor", "")),
@@ -96,7 +96,8 @@ def read_stored(path: Path) -> StoredResult:
             verdict=str(worst_of([Verdict(limit["verdict"]) for limit in judged])) if judged else "",
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
+        why = str(error) if isinstance(error, ValueError) else repr(error)
+        raise InvalidFileError(f"{file} is no result of edgeopt bench: {why}", remedy=remedy) from error
 
 
 def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:

@@ -12,7 +12,6 @@ from edgeopt.measurement.bench.result import BenchResult, JudgedLimit
 from edgeopt.measurement.bench.stored import RESULT
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.resources.trust import Reason, undecided
-from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.report.document import CommandOutcome, Document, JudgedCase, Section, Value, VerdictLines
 from edgeopt.system.text import plural
 
@@ -90,7 +89,7 @@ def _verdict(result: BenchResult, view: BenchView) -> VerdictLines:
 def _outcome(result: BenchResult) -> CommandOutcome:
     if result.is_gate:
         return CommandOutcome.by_exit(result.exit_code)
-    return CommandOutcome.PASS if result.verdict is Verdict.PASS else CommandOutcome.DONE
+    return CommandOutcome.PASS if result.verdict_word == "PASS" else CommandOutcome.DONE
 
 
 def _next_command(result: BenchResult, view: BenchView) -> str:
@@ -108,7 +107,6 @@ def show_frame_budget(result: BenchResult, detail: str) -> Value:
     """
     if result.is_gate:
         return Value("budget", detail)
-    missed = "not decided: " if result.trust and result.trust.warning else "missed: "
-    words = {Verdict.FAIL: missed, Verdict.INCONCLUSIVE: "not decided: "}
-    word = words.get(result.verdict, "") if result.verdict else ""
+    words = {"": "", "PASS": "", "FAIL": "missed: "}
+    word = words.get(result.verdict_word, "not decided: ")
     return Value("budget", f"{word}{detail}", more="the target's own; --budget makes it a gate")

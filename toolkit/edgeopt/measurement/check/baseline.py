@@ -122,7 +122,8 @@ def remedy_of(file: Path) -> str:
 
 def damaged(file: Path, error: Exception) -> InvalidFileError:
     """Return that a baseline does not hold what it should."""
-    return InvalidFileError(f"{file} is damaged: {error!r}", remedy=remedy_of(file))
+    why = str(error) if isinstance(error, ValueError) else repr(error)
+    return InvalidFileError(f"{file} is damaged: {why}", remedy=remedy_of(file))
 
 
 def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
@@ -137,6 +138,6 @@ def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
         held=dict(values["held"].items()),
         trust=str(values["trust"]),
         trust_reasons=tuple(str(reason) for reason in values["trust_reasons"]),
-        environment=Environment.from_json(values["environment"]),
+        environment=Environment.from_json(values.get("environment")),
         samples=samples,
     )

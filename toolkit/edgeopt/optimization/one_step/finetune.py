@@ -212,7 +212,7 @@ def finetune(
         pictures=scored[0].accuracy.n if scored else 0,
         notes=tuple(dict.fromkeys((*begun, *given.choice.notes, *frames.notes, *done.notes))),
         given=str(model),
-        environment=read_environment(),
+        environment=read_environment({"model.sha256": student.fingerprint}),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.errors import EXIT_PASS, Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import guarded
 from edgeopt.graph.facts.integers import why_not_again
 from edgeopt.graph.files.large_constants import FOLDER, kept_in
@@ -173,7 +173,7 @@ def quantize(
             tensors=tuple(tensor_rows(searched.found)),
             untimed=choice.untimed,
             given=str(model),
-            environment=read_environment(),
+            environment=read_environment({"model.sha256": given.model.fingerprint}),
         )
 
 
@@ -260,6 +260,7 @@ def _verdict(result: QuantizeResult) -> VerdictLines:
         why = (Value("why", result.reason),)
         enough = "accurate enough" if result.untimed else "fast and accurate enough"
         return VerdictLines(CommandOutcome.FAIL, f"the float model stays: no INT8 form is {enough}", why)
+    outcome = CommandOutcome.DONE if result.exit_code == EXIT_PASS else CommandOutcome.by_exit(result.exit_code)
     facts = [Value("form", chosen.name)]
     agrees = f"agrees with the float model in {chosen.agreement:.3f}"
     if chosen.score is None:
@@ -268,11 +269,13 @@ def _verdict(result: QuantizeResult) -> VerdictLines:
         figures = f"{result.metric} {format_score(chosen.score)} (was {format_score(result.baseline)})"
         word = f"{chosen.judgement.word}: " if chosen.judgement else ""
         facts.append(Value("accuracy", f"{word}{figures}, {chosen.judgement}", more=agrees))
+        if chosen.judgement and chosen.judgement.remedy:
+            facts.append(Value("to decide", chosen.judgement.remedy))
     unknown = result.untimed or "no form was timed"
     sentence = f"{result.file} is in INT8; whether it is faster is not known: {unknown}"
     if chosen.speed_ratio is not None:
         sentence = f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model"
-    return VerdictLines(CommandOutcome.DONE, sentence, tuple(facts), next_command=_compared(result))
+    return VerdictLines(outcome, sentence, tuple(facts), next_command=_compared(result))
 
 
 def _compared(result: QuantizeResult) -> str:

@@ -220,6 +220,15 @@ class FramesReport(Report[Candidate]):
         return self.best.score
 
     @property
+    def verdict_word(self) -> str:
+        """The verdict; of a budget that nobody asked for PASS only on a quiet machine, and of proven answers."""
+        if self.is_gate or self.latency is None:
+            return self.verdict
+        judged = self.best.judgement
+        is_open = self.verdict == "PASS" and judged is not None and not judged.is_proven
+        return self.noise or ("INCONCLUSIVE" if is_open else self.verdict)
+
+    @property
     def verdict_line(self) -> str:
         """The verdict in one sentence, with what a larger file and a noisy machine mean for it."""
         if self.latency is None:
@@ -311,7 +320,7 @@ def report_of(folder: Path, values: Mapping[str, Any], kind: type[R]) -> R:
     stored = {key: value for key, value in values.items() if key not in derived}
     bundle = folder / "bundle" if values.get("bundle") is not None else None
     try:
-        environment = Environment.from_json(values.get("environment") or {})
+        environment = Environment.from_json(values.get("environment"))
         report = parse_table(kind, stored, where, {"folder": folder, "bundle": bundle, "environment": environment})
     except ValueError as error:
         raise InvalidFileError(f"{where}: {error}", remedy=_REMEDY) from error

@@ -30,6 +30,8 @@ class EarlierRun:
     folder: Path
     command: str
     """`optimize` or `bench`."""
+    kind: str
+    """Name of the kind of workload."""
     model: str
     target: str
     device: str
@@ -100,6 +102,7 @@ def _of_bench(folder: Path) -> EarlierRun:
         label="",
         folder=folder if folder.is_dir() else folder.parent,
         command="bench",
+        kind=stored.kind,
         model=stored.name,
         target=stored.target,
         device=stored.environment.cpu,

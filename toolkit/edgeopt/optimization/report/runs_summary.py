@@ -16,8 +16,14 @@ from edgeopt.system.text import format_budget, format_bytes, format_drop, plural
 def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
     """Return what a reader sees: one row a run, then where the times go, then what differs between the machines."""
     labels = ", ".join(run.label for run in runs)
+    result = PlainResult(
+        command="report",
+        figures={"runs": [run.as_json() for run in runs]},
+        kind=runs[0].kind if len({run.kind for run in runs}) == 1 else "",
+        environment=runs[0].environment if len(runs) == 1 else None,
+    )
     return Document(
-        PlainResult(command="report", figures={"runs": [run.as_json() for run in runs]}),
+        result,
         subject=labels,
         title=f"{plural(len(runs), 'run')}: {labels}",
         sections=(

@@ -38,8 +38,7 @@ def outcome_of(report: FramesReport) -> CommandOutcome:
     """Return how the command ended: in the word of the exit code where there is a gate."""
     if not report.was_cut and (report.is_gate or report.is_accuracy_open):
         return CommandOutcome.by_exit(report.exit_code)
-    is_proven_or_first = report.best.judgement is None or report.best.judgement.is_proven
-    is_passed = report.verdict == "PASS" and is_proven_or_first and not report.was_cut
+    is_passed = report.verdict_word == "PASS" and not report.was_cut
     return CommandOutcome.PASS if is_passed else CommandOutcome.DONE
 
 
@@ -196,8 +195,7 @@ def budget_of_choice(report: FramesReport) -> Value:
     detail = ", ".join(part for part in (latency.detail, report.timed_otherwise) if part)
     if report.budget_asked:
         return Value("budget", detail)
-    missed = "not decided: " if report.noise else "missed: "
-    word = {"FAIL": missed, "INCONCLUSIVE": "not decided: "}.get(latency.verdict, "")
+    word = {"PASS": "", "FAIL": "missed: "}.get(report.noise or latency.verdict, "not decided: ")
     return Value("budget", f"{word}{detail}", more="the target's own; --budget makes it a gate")
 
 

@@ -131,7 +131,7 @@ def option(
     default: Any,
     help: str,  # noqa: A002  (click's word)
     *flags: str,
-    group: OptionGroup,
+    group: OptionGroup | str,
     common: bool = False,
     syntax: Syntax = Syntax.TEXT,
     shown: str = "",
@@ -153,7 +153,7 @@ def option(
         default: Its value where nothing is said; a class such as `dict` makes a new one each time.
         help: A sentence for `--help`.
         *flags: As it is written, such as `--out`, `-o`; none: `--` and the field's name.
-        group: Options among which help shows it.
+        group: Options among which help shows it; a text is the heading of a group that is named by it.
         common: Whether most users need it, so that the first screen of help says what it is for.
         syntax: How its text is read.
         shown: What help shows as the default; empty: the default itself.
@@ -171,7 +171,7 @@ def option(
     """
     made = Option(
         help=help,
-        group=group,
+        group=_group_of(group),
         is_common=common,
         syntax=syntax,
         flags=flags,
@@ -189,6 +189,13 @@ def option(
         file_use=file_use or (FileUse.READ if syntax in _READS else FileUse.NONE),
     )
     return option_like(made, default)
+
+
+def _group_of(group: OptionGroup | str) -> OptionGroup:
+    """Return a group of options; a text makes one, as kinds of other packages wrote it in earlier versions."""
+    if isinstance(group, OptionGroup):
+        return group
+    return OptionGroup("-".join(group.lower().split()), group, "its options")
 
 
 def option_like(made: Option, default: Any) -> Any:

@@ -97,9 +97,10 @@ class Environment:
         return self._hash(Use.CRITICAL)
 
     @property
-    def subject_hash(self) -> str:
-        """Hash of model, session and inputs, 16 hexadecimal digits."""
-        return self._hash(Use.SUBJECT)
+    def subject_hash(self) -> str | None:
+        """Hash of the facts of model, session and inputs, 16 hexadecimal digits; None where none of them is known."""
+        is_known = any(fact.use is Use.SUBJECT and fact.value is not None for fact in self.facts.values())
+        return self._hash(Use.SUBJECT) if is_known else None
 
     def _hash(self, use: Use) -> str:
         chosen = {key: fact.value for key, fact in self.facts.items() if fact.use is use}
@@ -199,21 +200,27 @@ class Environment:
         return {"hash": self.hash, "subject_hash": self.subject_hash, "facts": facts}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Environment:
+    def from_json(cls, values: object) -> Environment:
         """Return what `to_json` gave.
 
         Raises:
-            ValueError: If it is something else.
+            ValueError: If it is something else, which the message says in words.
         """
-        try:
-            return cls(
-                {
-                    key: Fact(Use(fact["use"]), fact["value"], fact.get("reason", ""))
-                    for key, fact in values["facts"].items()
-                }
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"these are no facts of a machine: {error!r}") from error
+        facts = values.get("facts") if isinstance(values, Mapping) else None
+        if not isinstance(facts, Mapping):
+            raise ValueError("its environment has no facts" if values else "it has no environment")
+        return cls({key: _fact_of(key, fact) for key, fact in facts.items()})
+
+
+def _fact_of(key: str, values: Any) -> Fact:
+    """Return the fact that plain values tell.
+
+    Raises:
+        ValueError: If they tell none.
+    """
+    if not isinstance(values, Mapping) or not {"use", "value"} <= values.keys() or values["use"] not in [*Use]:
+        raise ValueError(f"fact {key} of its environment is {short(values)}")
+    return Fact(Use(values["use"]), values["value"], str(values.get("reason", "")))
 
 
 def package_versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError
+from edgeopt.errors import EXIT_ERROR, EXIT_PASS, WORD_OF, EdgeoptError
 from edgeopt.measurement.resources.cost import cloud_per_s
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.report.result import read_report
@@ -138,9 +138,14 @@ class FleetResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """The first of 1, 2, 3, 4 that a cell ended with; 0 where all ended with 0."""
-        codes = {cell.exit_code for cell in self.cells}
+        """The first of 1, 2, 3, 4 that a cell ended with, any other taken for 1; 0 where all ended with 0."""
+        codes = {cell.exit_code if cell.exit_code in _ORDER else EXIT_ERROR for cell in self.cells}
         return next((code for code in _ORDER if code in codes), EXIT_ERROR)
+
+    @property
+    def verdict_word(self) -> str:
+        """PASS where all cells ended with 0; FAIL where one missed its budget or failed; else not decided."""
+        return WORD_OF.get(self.exit_code, "FAIL")
 
     @property
     def overlaps(self) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS
+from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, WORD_OF
 from edgeopt.measurement.resources.prices import CURRENCY
 from edgeopt.report.document import (
     CommandOutcome,
@@ -21,7 +21,7 @@ from edgeopt.report.document import (
 from edgeopt.system.text import format_bytes, format_score, plural
 from edgeopt.verbs.fleet.result import LEAST_CHANGE, CellResult, FleetBundle, FleetResult, cost_of, grouped
 
-_WORDS = {code: word for word, code in reversed([*EXIT_OF.items()])} | {EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
+_WORDS = {**WORD_OF, EXIT_ERROR: "ERROR", EXIT_INTERRUPTED: "CUT"}
 
 
 def cell_line(cell: CellResult) -> str:
@@ -143,10 +143,8 @@ def _verdict(result: FleetResult) -> VerdictLines:
     facts += [Value("kept", f"{plural(kept, 'cell')} of an earlier run")] if kept else []
     facts += [Value("cost", _cost(result))] if result.cost is not None else []
     facts += [Value("overlap", f"{one} and {other} measured at one time") for one, other in result.overlaps]
-    failed = [cell for cell in result.cells if cell.exit_code != EXIT_PASS]
-    outcome = CommandOutcome.PASS if not failed else CommandOutcome.FAIL
-    if failed and {cell.exit_code for cell in failed} <= {3, 4}:
-        outcome = CommandOutcome.NOT_DECIDED
+    is_error = result.exit_code == EXIT_ERROR
+    outcome = CommandOutcome.FAIL if is_error else CommandOutcome.by_exit(result.exit_code)
     first = next((cell for cell in result.cells if cell.report), None)
     following = f"edgeopt report {shlex.quote(str(result.folder / 'cells' / first.name))}" if first else ""
     return VerdictLines(outcome, f"{plural(len(result.cells), 'cell')}: {words}", tuple(facts), next_command=following)

@@ -83,6 +83,7 @@ def earlier_run(folder: Path) -> EarlierRun:
         label="",
         folder=report.folder,
         command="optimize",
+        kind=report.kind,
         model=report.model,
         target=report.target,
         device=report.measured_on or report.environment.cpu,
