@@ -9,7 +9,6 @@ round draws from the same logits in the order old, new, new, old; both must draw
 from __future__ import annotations
 
 import argparse
-from statistics import median
 from time import thread_time_ns
 
 import numpy as np
@@ -57,17 +56,19 @@ def compare(size: int, spread: float, wish: dict[str, float], rounds: int) -> tu
             raise SystemExit(f"{size}, {spread}, {wish}: drew {drawn[old]} and {drawn[new]}")
     pairs = [np.reshape(times[chooser], (-1, 2)).sum(axis=1) for chooser in (old, new)]
     low, high = np.percentile(pairs[0] / pairs[1], [25, 75])
-    return median(times[old]) / 1e6, median(times[new]) / 1e6, float(low), float(high)
+    return float(np.median(times[old])) / 1e6, float(np.median(times[new])) / 1e6, float(low), float(high)
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="draws of each, twice")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--tokens", type=int, nargs="*", default=[49_152, 131_072], help="sizes of vocabularies")
+    given = parser.parse_args()
+    rounds = given.rounds
     print(f"{read_environment().cpu}, NumPy {np.__version__}, {rounds} rounds, medians of processor time\n")
     print("| tokens | logits | drawn from | all places sorted | now | ratio, quartiles |\n|---|---|---|---|---|---|")
-    for size in (49_152, 131_072):
+    for size in given.tokens:
         for name, spread in (("peaked (8)", 8.0), ("flat (1)", 1.0)):
             for wish, numbers in WISHES.items():
                 old, new, low, high = compare(size, spread, numbers, rounds)
