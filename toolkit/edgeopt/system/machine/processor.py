@@ -93,7 +93,7 @@ def _flags() -> tuple[frozenset[str], frozenset[str] | None]:
         return frozenset(result.split()), None
     if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
         has, told = flags_of_apple(_sysctl())
-        always = {"asimd", "asimddp"}
+        always = frozenset({"asimd", "asimddp"})
         return always | has, always | told
     return _flags_of_opencv()
 
