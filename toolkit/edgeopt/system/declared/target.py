@@ -167,9 +167,7 @@ class Target:
         mine = self.processor
         if self.architectures and mine.architecture not in self.architectures:
             return f"{self.machine} is {mine.architecture}, not {' or '.join(self.architectures)}"
-        if self.instructions and not set(self.instructions) & mine.flags:
-            return f"this processor has none of {', '.join(self.instructions)}"
-        return None
+        return mine.why_without(self.instructions) if self.instructions else None
 
     def why_untimed(self) -> str | None:
         """Return None if candidates are measured in the end, otherwise why they cannot be."""
@@ -211,8 +209,7 @@ class Target:
     def why_no_precision(self, precision: str) -> str | None:
         """Return None if the device's processor can run a precision, otherwise what it lacks."""
         flags = self.needs.get(precision, ())
-        is_lacking = flags and not set(flags) & self.processor.flags
-        return f"this processor has none of {', '.join(flags)}" if is_lacking else None
+        return self.processor.why_without(flags) if flags else None
 
 
 @dataclass(frozen=True, slots=True)

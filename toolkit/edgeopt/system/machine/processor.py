@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,17 @@ from edgeopt.system.machine.place import current_place
 
 ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 """The word of targets for what a system calls its processors."""
+_APPLE = {
+    "asimddp": "FEAT_DotProd",
+    "asimdhp": "FEAT_FP16",
+    "fphp": "FEAT_FP16",
+    "atomics": "FEAT_LSE",
+    "bf16": "FEAT_BF16",
+    "i8mm": "FEAT_I8MM",
+}
+"""Linux's words for what macOS tells below `hw.optional.arm`. Source: Apple, Determining instruction set
+characteristics."""
+_SYSCTL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +35,16 @@ class Processor:
     """As `architecture_of`."""
     flags: Set[str]
     """As `cpu_flags`."""
+    told: Set[str] | None = field(default=None, compare=False)
+    """Those that its system tells of, present or not; None: all."""
+
+    def why_without(self, flags: tuple[str, ...]) -> str | None:
+        """Return None if it has one of some flags, otherwise that it has none, or that nobody knows."""
+        if set(flags) & self.flags:
+            return None
+        if self.told is not None and set(flags) - self.told:
+            return f"whether this processor has {' or '.join(flags)} is not known on this system"
+        return f"this processor has none of {', '.join(flags)}"
 
     def __repr__(self) -> str:
         """Return the same text in each process, by which an interrupted run is known again: sets have no order."""
@@ -33,7 +56,7 @@ def this_processor() -> Processor:
     if (place := current_place()) is not None:
         processor: Processor = place.processor
         return processor
-    return Processor(cpu_architecture(), cpu_flags())
+    return Processor(cpu_architecture(), *_flags())
 
 
 def architecture_of(machine: str) -> str:
@@ -59,20 +82,50 @@ def _cpuinfo() -> dict[str, str]:
 @cache
 def cpu_flags() -> frozenset[str]:
     """Return the processor's instruction flags in Linux words (`avx512_vnni`, `asimddp`, `i8mm`)."""
+    return _flags()[0]
+
+
+@cache
+def _flags() -> tuple[frozenset[str], frozenset[str] | None]:
+    """Return the flags, and those that this system tells of; None: all."""
     info = _cpuinfo()
     if result := info.get("flags") or info.get("features"):
-        return frozenset(result.split())
+        return frozenset(result.split()), None
     if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
-        return frozenset({"asimd", "asimddp"})
+        has, told = flags_of_apple(_sysctl())
+        always = frozenset({"asimd", "asimddp"})
+        return always | has, always | told
     return _flags_of_opencv()
 
 
-def _flags_of_opencv() -> frozenset[str]:
-    """Return the flags that OpenCV reads by CPUID; macOS and Windows have no /proc/cpuinfo."""
+def flags_of_apple(features: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the flags that an Apple processor has, and those that its system tells of.
+
+    Args:
+        features: What `sysctl hw.optional.arm` prints, a line for each feature: `hw.optional.arm.FEAT_FP16: 1`.
+    """
+    lines = dict(line.rsplit(": ", 1) for line in features.splitlines() if ": " in line)
+    known = {flag: lines.get(f"hw.optional.arm.{feature}", "").strip() for flag, feature in _APPLE.items()}
+    has = frozenset(flag for flag, value in known.items() if value == "1")
+    return has, frozenset(flag for flag, value in known.items() if value)
+
+
+def _sysctl() -> str:
+    if sys.platform != "darwin":
+        return ""
+    try:
+        command = ["/usr/sbin/sysctl", "hw.optional.arm"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_SYSCTL_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _flags_of_opencv() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the flags that OpenCV reads by CPUID, and all that it could; macOS and Windows have no /proc/cpuinfo."""
     import cv2
 
     numbers = {"avx": 10, "avx2": 11, "avx512_vnni": 23}  # CV_CPU_AVX, CV_CPU_AVX2, CV_CPU_AVX_512VNNI of cvdef.h
-    return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
+    return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number)), frozenset(numbers)
 
 
 def cpu_kind() -> str:
