@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgeopt.verbs.remote.search import SearchHere
 
 DEVICE = OptionGroup("device", "Another device", "run the command elsewhere, over ssh or adb")
-"""What the command line adds to every verb that other devices do."""
+"""Additions of the command line to every verb that other devices do."""
 ON = "on"
 """Name in Python of the option."""
 SEARCH_THERE = "search_there"

@@ -86,7 +86,7 @@ class OptionGroup:
     heading: str
     """As help shows it above its options."""
     about: str
-    """What it is for, in a few words."""
+    """Its purpose, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
