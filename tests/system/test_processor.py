@@ -18,10 +18,10 @@ def why_no_half(processor: Processor) -> str | None:
 
 
 def test_an_apple_processor_has_what_its_system_tells() -> None:
-    has, told = flags_of_apple(M1)
+    has, listed = flags_of_apple(M1)
     assert has == {"asimddp", "asimdhp", "fphp", "atomics"}
-    assert told == has | {"bf16", "i8mm"}
-    assert why_no_half(Processor("arm64", has, told)) is None
+    assert listed == has | {"bf16", "i8mm"}
+    assert why_no_half(Processor("arm64", has, listed)) is None
 
 
 def test_where_the_system_tells_nothing_of_an_instruction_nobody_says_that_it_lacks() -> None:

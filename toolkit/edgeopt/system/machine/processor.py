@@ -35,14 +35,14 @@ class Processor:
     """As `architecture_of`."""
     flags: Set[str]
     """As `cpu_flags`."""
-    told: Set[str] | None = field(default=None, compare=False)
+    listed: Set[str] | None = field(default=None, compare=False)
     """Those that its system tells of, present or not; None: all."""
 
     def why_without(self, flags: tuple[str, ...]) -> str | None:
         """Return None if it has one of some flags, otherwise that it has none, or that nobody knows."""
         if set(flags) & self.flags:
             return None
-        if self.told is not None and set(flags) - self.told:
+        if self.listed is not None and set(flags) - self.listed:
             return f"whether this processor has {' or '.join(flags)} is not known on this system"
         return f"this processor has none of {', '.join(flags)}"
 
@@ -92,9 +92,9 @@ def _flags() -> tuple[frozenset[str], frozenset[str] | None]:
     if result := info.get("flags") or info.get("features"):
         return frozenset(result.split()), None
     if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
-        has, told = flags_of_apple(_sysctl())
+        has, listed = flags_of_apple(_sysctl())
         always = frozenset({"asimd", "asimddp"})
-        return always | has, always | told
+        return always | has, always | listed
     return _flags_of_opencv()
 
 
