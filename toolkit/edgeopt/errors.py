@@ -34,7 +34,7 @@ EXIT_OF: Mapping[str, int] = {
     "INVALID": EXIT_NOISY,
 }
 """The exit code of each verdict, of every command."""
-WORD_OF: Mapping[int, str] = {code: word for word, code in reversed(EXIT_OF.items())}
+WORD_OF: Mapping[int, str] = {code: word for word, code in reversed(tuple(EXIT_OF.items()))}
 """The verdict that an exit code tells; of 4 NOISY."""
 
 

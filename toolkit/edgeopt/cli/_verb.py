@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 PRINTING = ("check", "run")
 """Verbs that write files or answers besides their result, whatever computes for them."""
 PRINTED = OptionGroup("output", "What is printed", "the form of the result")
-<<<<<<< HEAD
 """Group of the options that the command line adds to every verb."""
-=======
-"""Additions of the command line to every verb."""
->>>>>>> litert
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,7 @@ def _never(node: Node, *_values: torch.Tensor) -> torch.Tensor:
 
 
 OPS: dict[str, Compute] = {_GRID: _quantize, _PRODUCT: _never}
-<<<<<<< HEAD
 """Products that `with_found_grids` reads; it gives each its way of computing."""
-=======
-"""The ops that `with_found_grids` reads; it gives each product its way of computing."""
->>>>>>> litert
 
 
 def found_products(graph: Graph) -> dict[str, FoundProduct]:

@@ -86,11 +86,7 @@ class OptionGroup:
     heading: str
     """As help shows it above its options."""
     about: str
-<<<<<<< HEAD
     """Purpose of its options, in a few words."""
-=======
-    """Its purpose, in a few words."""
->>>>>>> litert
 
 
 @dataclass(frozen=True, slots=True)
