@@ -114,7 +114,7 @@ def test_the_search_smooths_where_that_agrees_better_and_tries_dynamic_grids_too
         Int8Rules(),
         agreement=agreement,
         speed=lambda made: 1.5 if "MatMulIntegerToFloat" in made.op_counts else 1.0,
-        forms=(Form.NHWC,),
+        forms=(Form.NHWC, Form.DYNAMIC),
         least_agreement=0.2,
     )
     names = [one.name for one in found.attempts]
