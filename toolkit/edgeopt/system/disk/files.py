@@ -25,7 +25,7 @@ _POINTERS = (
 _WEB_PAGE = (b"<!doctype", b"<html")
 _HEAD_BYTES = 64
 RAW_FILE = "download the file itself: on GitHub and Hugging Face, the raw file"
-"""What to do about a web page in a file's place."""
+"""Remedy for a web page in a file's place."""
 _LONGEST_PATH = 400
 """Characters of a path that a message shows."""
 

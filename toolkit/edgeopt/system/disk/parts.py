@@ -21,7 +21,7 @@ class FileParts:
 
     path: Path
     remedy: str
-    """What to do where it cannot be read."""
+    """Remedy where it cannot be read."""
     size_bytes: int
     _state: tuple[int, ...]
 
