@@ -58,7 +58,7 @@ def run_of(folder: Path) -> EarlierRun:
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("load") / "out"
-    edgeopt.bench("digits_detector", load="fps:100000", budget_ms=2.0, seconds=0.3, threads=1, out=folder)
+    edgeopt.bench("digits_detector", load="fps:100000", budget_ms=2.0, seconds=0.02, threads=1, out=folder)
     return folder
 
 
