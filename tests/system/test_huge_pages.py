@@ -243,8 +243,8 @@ def test_where_nothing_else_is_loaded_malloc_is_glibcs_own(monkeypatch):
 def _run(code: str, *arguments: str) -> None:
     """Run code in a process of its own, in three if need be.
 
-    In about one of a hundred processes the heap's limit did not rise. The cause was not found: forty were watched, and it
-    rose in each.
+    In about one of a hundred processes the heap's limit did not rise. The cause was not found: forty were watched, and
+    it rose in each.
     """
     for _ in range(3):
         ended = subprocess.run(
