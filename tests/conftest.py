@@ -45,6 +45,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Undo at a module's end the variables that a library has set in this process: Dask sets malloc's for its workers.
+
+    A later module's processes would inherit them, and which module that is depends on how tests were shared out.
+    """
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of real models and labelled images, where it is present."""

@@ -47,11 +47,12 @@ from edgeopt.system.disk.locks import hold
 from edgeopt.tasks import Task, make_task
 
 distributed = pytest.importorskip("distributed")
+dask = pytest.importorskip("dask")
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of sockets and loops that Dask leaves to the collector
     pytest.mark.usefixtures("root"),
 ]
-LESS = "import edgeopt.system.machine.processor as it\nit.cpu_flags = lambda: frozenset({'sse2', 'asimd'})\n"
+LESS = "import edgeopt.system.machine.processor as it\nit._flags = lambda: (frozenset({'sse2', 'asimd'}), None)\n"
 """What a worker loads first that is to have another processor."""
 OTHERWISE = """
 import numpy as np
@@ -135,7 +136,11 @@ def cluster(folder: Path, *preloads: str) -> Iterator[Any]:
         "cls": distributed.Scheduler,
         "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "port": 0},
     }
-    with distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL) as made:
+    with (
+        # Dask would set OMP_NUM_THREADS and MALLOC_TRIM_THRESHOLD_ in this process, and so in all that it starts later.
+        dask.config.set({"distributed.nanny.pre-spawn-environ": {}}),
+        distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL) as made,
+    ):
         yield made
 
 

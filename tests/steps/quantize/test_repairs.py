@@ -103,7 +103,7 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant())
-    plain = repair_weights(graph, scheme, findings.calibration, ())
+    plain = repair_weights(graph, scheme, findings.calibration, {})
     assert (plain.weights, plain.biases) == ({}, {})
     both = repair_weights(graph, scheme, findings.calibration, ALL)
     pointwise = {node.outputs[0].name for node in graph.nodes("Conv") if node.inputs[1].shape.dims[2:] == (1, 1)}
@@ -113,7 +113,7 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
 
 
 CHANNELS = 32
-ALL = ("gptq", "bias_correction")
+ALL = {"gptq": True, "bias_correction": False}
 
 
 def mixed(places: int) -> tuple[Net, str, str, str]:
@@ -185,7 +185,7 @@ def test_layers_after_the_time_are_rounded_to_nearest() -> None:
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant())
     late = repair_weights(graph, scheme, findings.calibration, ALL, ends_at_s=0.0)
-    plain = repair_weights(graph, scheme, findings.calibration, ["bias_correction"])
+    plain = repair_weights(graph, scheme, findings.calibration, {"bias_correction": False})
     whole = repair_weights(graph, scheme, findings.calibration, ALL)
     assert not late.weights
     assert whole.weights

@@ -166,8 +166,13 @@ class WeightRepair(Repair):
         return True
 
     @abstractmethod
-    def repair(self, layer: IntegerLayer) -> IntegerLayer:
-        """Return the layer with another quantized weight or bias, or as it is."""
+    def repair(self, layer: IntegerLayer, setting: Setting) -> IntegerLayer:
+        """Return the layer with another quantized weight or bias, or as it is.
+
+        Args:
+            layer: The layer, with what earlier repairs have made of it.
+            setting: One of `settings`; False where it `is_always_made` and the variant has no setting of it.
+        """
 
 
 def find_repair(name: str) -> Repair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,17 @@ from edgeopt.graph.graph import Graph, Node
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.grids.weights import smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import key, name_of, reads_along
-from edgeopt.steps.quantize.repairs import IntegerLayer, weight_repairs
+from edgeopt.steps.quantize.repairs import IntegerLayer, Setting, weight_repairs
 from edgeopt.steps.quantize.scheme import Scheme, candidates
 
 
 def repair_weights(
-    graph: Graph, scheme: Scheme, calibration: Calibration, names: Collection[str], *, ends_at_s: float = math.inf
+    graph: Graph,
+    scheme: Scheme,
+    calibration: Calibration,
+    settings: Mapping[str, Setting],
+    *,
+    ends_at_s: float = math.inf,
 ) -> Scheme:
     """Return the scheme with weights and biases repaired.
 
@@ -29,20 +34,20 @@ def repair_weights(
         scheme: What runs on integers.
         calibration: With samples of the inputs of each layer; a layer that sums them over another axis than they
             were taken along is left as it is.
-        names: Of repairs of weights; others are passed over.
+        settings: How each repair of weights is made, by its name; other repairs are passed over.
         ends_at_s: On the monotonic clock; slow repairs leave layers after it as they are.
     """
-    wanted = [weight_repair for name, weight_repair in weight_repairs().items() if name in names]
+    wanted = [(weight_repair, settings[name]) for name, weight_repair in weight_repairs().items() if name in settings]
     weights, biases = dict(scheme.weights), dict(scheme.biases)
     for node in candidates(graph, scheme.rules):
-        mine = [weight_repair for weight_repair in wanted if weight_repair.concerns(node)]
+        mine = [(weight_repair, setting) for weight_repair, setting in wanted if weight_repair.concerns(node)]
         layer = _layer(graph, node, scheme, calibration) if mine else None
         if layer is None:
             continue
         repaired = layer
-        for other in mine:
-            if not other.is_slow or time.monotonic() < ends_at_s:
-                repaired = other.repair(repaired)
+        for weight_repair, setting in mine:
+            if not weight_repair.is_slow or time.monotonic() < ends_at_s:
+                repaired = weight_repair.repair(repaired, setting)
         if repaired.quantized is not layer.quantized:
             weights[key(node)] = replace(repaired.quantized, values=held_outside(repaired.quantized.values))
         if repaired.bias is not None and repaired.bias is not layer.bias:

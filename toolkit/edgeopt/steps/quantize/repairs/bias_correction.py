@@ -60,7 +60,7 @@ class BiasCorrection(WeightRepair):
         """Return whether it is a convolution."""
         return bool(node.op_type == "Conv")
 
-    def repair(self, layer: IntegerLayer) -> IntegerLayer:
+    def repair(self, layer: IntegerLayer, setting: Setting) -> IntegerLayer:
         """Return the layer with the mean error of its integers taken out of its bias."""
         if layer.bias is None:
             return layer

@@ -150,7 +150,7 @@ class Gptq(WeightRepair):
         """Return True: it never makes the answer worse."""
         return True
 
-    def repair(self, layer: IntegerLayer) -> IntegerLayer:
+    def repair(self, layer: IntegerLayer, setting: Setting) -> IntegerLayer:
         """Return the layer with its weight rounded, where it is a matrix of not too many columns."""
         node, weight = layer.node, layer.weight
         is_pointwise = attribute(node, "group", 1) == 1 and set(weight.shape[2:]) == {1}

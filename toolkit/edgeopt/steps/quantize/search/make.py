@@ -35,11 +35,11 @@ def make_variant(
         integer_share(graph, scheme),
         *why_float(graph, scheme, variant, findings.off_in(str(variant.form))),
     )
-    repairs = [
-        name
+    settings = {
+        name: variant.setting(name)
         for name, weight_repair in weight_repairs().items()
         if weight_repair.is_always_made or variant.setting(name)
-    ]
-    scheme = repair_weights(graph, scheme, findings.calibration, repairs, ends_at_s=ends_at_s)
+    }
+    scheme = repair_weights(graph, scheme, findings.calibration, settings, ends_at_s=ends_at_s)
     changes = WRITERS[variant.form].place(graph, scheme)
     return Outcome(graph.to_model(), changes, notes), scheme
