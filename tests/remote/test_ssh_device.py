@@ -353,7 +353,7 @@ def test_candidates_are_made_here_and_the_device_measures_and_chooses(board, pro
 
 
 def test_a_device_that_restarts_while_it_measures_candidates_loses_none(board, project):
-    asked = ("optimize", "mine/model.onnx", "-t", "cpu", "--steps", "simplify", "--time-limit", "8s", "--threads", "1")
+    asked = ("optimize", "mine/model.onnx", "-t", "cpu", "--steps", "simplify", "--time-limit", "15s", "--threads", "1")
     process = started(*asked)
     wait_until(lambda: runs_on(board) and (board.jobs[0] / "err").read_text().count("from disk") == 2)
     for each in processes_on(board):
