@@ -558,7 +558,7 @@ def test_skipping_everything_proves_nothing(gate):
     assert shown.exit_code == 3, shown.output
     assert "nothing was checked" in shown.output
     assert "\nNOT DECIDED " in shown.output
-    assert "not checked latency, accuracy, size, memory, cold start, placement" in shown.output
+    assert "not checked latency, size, accuracy, memory, cold start, placement" in shown.output
 
 
 def test_labels_that_no_answer_fits_are_no_proof_and_write_no_baseline(gate, tmp_path):
