@@ -44,7 +44,7 @@ from edgeopt.workloads.generation.rival_files import _weights_of
 
 PROMPT, ANSWER, CONTEXT = 128, 32, 256
 _LARGEST = 4.0
-"""Of each channel of the cache: what a scale is costs no time."""
+"""Largest number of each channel of the cache: its value costs no time."""
 _PROFILED = 32
 """Tokens."""
 _PRODUCTS = ((576, 1536, 90), (1536, 576, 90), (576, 49152, 3))

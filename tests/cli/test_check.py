@@ -170,7 +170,7 @@ def report(*verdicts: CheckVerdict, blocked: bool = False, detail: str = "d", up
         (report(PASS, FAIL, INCONCLUSIVE, blocked=True), "FAIL", 2),
         (report(PASS, INCONCLUSIVE), "INCONCLUSIVE", 3),
         (report(PASS, INCONCLUSIVE, blocked=True), "NOISY", 4),
-        (report(updated=True), "UPDATED", 0),
+        (report(updated=True), "DONE", 0),
     ],
 )
 def test_a_proven_failure_goes_before_noise_and_noise_before_doubt(found, verdict, exit_code):

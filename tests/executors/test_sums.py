@@ -1,4 +1,4 @@
-"""What a token's numbers depend on is tried, and pairs make them the same where single tokens sum otherwise."""
+"""A trial shows what a token's numbers depend on, and pairs make them the same where single tokens sum otherwise."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_no_command_and_no_verb_imports_a_kind(folder):
 
 @pytest.mark.parametrize("folder", ["cli", "verbs"])
 def test_no_command_and_no_verb_asks_for_the_name_of_a_kind(folder):
-    """What differs by kind is a field of `Kind`, or a file of its folder."""
+    """A difference between kinds is a field of `Kind`, or a file of its folder."""
     names = {kind.name for kind in kinds()}
     for path in (PACKAGE / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
