@@ -47,7 +47,7 @@ from edgeopt.tasks import Accuracy
 
 _HAIR = 1e-6
 _LEVELS = (LEVELS_OF_LOOKS[0], LEVEL)
-"""Of a first look of `optimize` at a whole labelled set, and of `quantize`."""
+"""Levels of confidence of a first look of `optimize` at a whole labelled set, and of `quantize`."""
 _STAGES = ((30, 0.5), (100, 0.7), (300, 0.85))
 """So many resamples, and the share of their spread that all resamples reach: four deviations of what they know of it.
 
@@ -76,7 +76,7 @@ class Population:
 
     @property
     def drop(self) -> float:
-        """What is truly lost."""
+        """The true loss."""
         once = np.ones((1, self.samples), np.int64)
         return float(self.score(self.before, once)[0] - self.score(self.after, once)[0])
 
@@ -105,7 +105,7 @@ class Labelled:
 
     @property
     def drop(self) -> float:
-        """What is lost on the set."""
+        """The loss on the set."""
         return self.before[0] - self.after[0]
 
     @property
@@ -240,7 +240,7 @@ class Counted:
 
 @dataclass
 class Store:
-    """What was counted, on disk: an ended run goes on where it was."""
+    """Counts on disk: an ended run goes on where it was."""
 
     file: Path | None = None
     known: dict[str, Counted] = field(default_factory=dict)

@@ -42,7 +42,7 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class Told:
-    """What one process tells of one length."""
+    """Figures of one process for one length."""
 
     ours_ttft_s: float
     genai_ttft_s: float

@@ -38,7 +38,7 @@ _START_NS = 700_000_000
 """A fresh process up to its first session."""
 _WARMING, _WARMING_NS = 0.08, 60e9
 _MEMORY = 0.20
-"""What a session's place in memory costs at most."""
+"""Largest share of time that a session's place in memory costs."""
 _SLOW_SHARE, _SLOW_FRAMES, _SLOWNESS = 0.02, 20, 2.5
 """Bursts of a neighbour: share of frames, mean length, how much slower."""
 _JITTER = 0.03

@@ -54,7 +54,7 @@ MALLOC_TRIM_THRESHOLD_, with which each large array is given back to the system 
 
 @dataclass(frozen=True)
 class Share:
-    """What one bare process answers."""
+    """Answers of one bare process."""
 
     runnable: Runnable
     frames: Frames

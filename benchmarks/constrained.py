@@ -1,4 +1,4 @@
-"""What keeping to a form costs and saves: random schemas, the time of a token, an answer of JSON against free text.
+"""The cost and the gain of keeping to a form: random schemas, the time of a token, an answer of JSON against free text.
 
     python benchmarks/constrained.py --schemas 3000
     python benchmarks/constrained.py --model model.onnx --rounds 40

@@ -1,4 +1,4 @@
-"""What drawing a token costs: sorting all places, as it was, against `Chooser`, in processor time.
+"""The cost of drawing a token: sorting all places, as it was, against `Chooser`, in processor time.
 
     python benchmarks/drawing.py --rounds 60
 

@@ -1,4 +1,4 @@
-"""What embedding a recipe changes: answers, metric and whole frames, beside the same model alone, in turns.
+"""The effect of embedding a recipe: answers, metric and whole frames, beside the same model alone, in turns.
 
     python benchmarks/embedding.py [--int8 YOLOX_INT8.onnx]
 

@@ -48,7 +48,7 @@ DECIDES = {
 }
 
 TASKS = {"whisper": "automatic-speech-recognition"}
-"""For which a network is opened, where it is not its own: the encoder alone."""
+"""Task for which a network is opened, where it is not its own: the encoder alone."""
 
 
 def main(folder: Path, kinds: list[str], seconds: float, pictures: Path) -> None:

@@ -35,7 +35,7 @@ from edgeopt.graph.files.in_place import mapped
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.measurement.generation.rivals import EngineRequest, _own, llama_cpp
-from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.kv_cache import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.shortlist import make_shortlist
 from edgeopt.steps.convert.weight_only import make_weight_only
@@ -44,7 +44,7 @@ from edgeopt.workloads.generation.rival_files import _weights_of
 
 PROMPT, ANSWER, CONTEXT = 128, 32, 256
 _LARGEST = 4.0
-"""Of each channel of the cache: what a scale is costs no time."""
+"""Largest number of each channel of the cache: its value costs no time."""
 _PROFILED = 32
 """Tokens."""
 _PRODUCTS = ((576, 1536, 90), (1536, 576, 90), (576, 49152, 3))

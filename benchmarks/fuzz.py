@@ -62,7 +62,7 @@ from edgeopt.tasks import Accuracy, make_task
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 _SECONDS = 20
-"""Of processor time: longer than any reader needs for a small file."""
+"""Seconds of processor time: longer than any reader needs for a small file."""
 _MEMORY_BYTES = 6 << 30
 _BATCH = 40
 """Files a process reads: a crash loses one process."""
@@ -458,7 +458,7 @@ def read_baseline_whole(path: Path) -> object:
 
 
 def make_result(folder: Path) -> list[Path]:
-    """What `bench -o` leaves."""
+    """Return the files that `bench -o` leaves."""
     values = {"schema": 2, "name": "a", "source": "b", "environment": FACTS.to_json(), "trust": {"level": "trusted"}}
     (folder / "bench.json").write_text(json.dumps(values))
     _samples().save(folder / "samples.npz")

@@ -1,4 +1,4 @@
-"""What does the harness itself cost a frame, when no stage does anything?
+"""The cost of the harness itself for a frame, when no stage does anything.
 
     python benchmarks/harness.py
 

@@ -49,8 +49,8 @@ from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundles.models import in_bundle
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.selftest import record_logits
-from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.fitting.grams import rounding_with
+from edgeopt.steps.convert.kv_cache import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic

@@ -1,4 +1,4 @@
-"""What a pipeline costs beside its models, and that its stages add up.
+"""The cost of a pipeline beside its models, and the sum of its stages.
 
     python benchmarks/pipelines.py
 

@@ -1,4 +1,4 @@
-"""What `Runtime` costs over the bare calls, and what it gains where threads share it. All in turns.
+"""The cost of `Runtime` over the bare calls, and its gain where threads share it. All in turns.
 
     python benchmarks/runtime.py [MODEL]
 

@@ -39,7 +39,7 @@ from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.bfloat16_weights import store_in_bfloat16
-from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.kv_cache import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.steps.convert.weight_only import make_weight_only

@@ -1,4 +1,4 @@
-"""What a fleet costs as it grows: the client, the scheduler and what lies on disk, with the real code of each.
+"""The cost of a fleet as it grows: the client, the scheduler and what lies on disk, with the real code of each.
 
     python benchmarks/scale.py disk plan page                      # no cluster
     python benchmarks/scale.py idle cells held sent                # a scheduler, workers, TLS
@@ -66,7 +66,7 @@ class QuietFleet(Silence):
 
 @dataclass(frozen=True)
 class Recording:
-    """What one real cell said and left."""
+    """Output and files of one real cell."""
 
     lines: tuple[str, ...]
     out: Path
@@ -207,7 +207,7 @@ def plan(folder: Path, _: Recording, most: int = 100_000) -> None:
 
 
 def page(folder: Path, recording: Recording) -> None:
-    """What --resume does with finished cells, what they take of memory, and the table and pages of many cells."""
+    """Measure --resume with finished cells, their memory, and the table and pages of many cells."""
     count = 300
     file = write_plan(folder, count)
     cells = read_plan(file)
@@ -254,7 +254,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def forget(folder: Path, _: Recording) -> None:
-    """What a worker does after each cell: it looks for what nobody used for a month."""
+    """Time the work of a worker after each cell: it looks for what nobody used for a month."""
     rows = []
     for count in (100, 1_000, 10_000):
         shutil.rmtree(root(), ignore_errors=True)
@@ -267,7 +267,7 @@ def forget(folder: Path, _: Recording) -> None:
 
 
 def scrape(folder: Path, recording: Recording) -> None:
-    """What one model's counters weigh on the wire, and what reading them costs device and reader together."""
+    """Measure the bytes of one model's counters on the wire, and the cost of reading them on both sides together."""
     from urllib.request import urlopen
 
     from edgeopt.runtime.runtime import Runtime
@@ -435,7 +435,7 @@ def between(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 
 def idle(folder: Path, recording: Recording, *, workers: Sequence[int], plain: bool, seconds: float = 12.0) -> None:
-    """What workers cost a scheduler that do nothing."""
+    """Measure the cost of idle workers for a scheduler."""
     rows, memory, files = list[tuple[float, float]](), list[tuple[float, float]](), list[tuple[float, float]]()
     for count in workers:
         with cluster(count, recording, plain=plain) as made:
@@ -464,7 +464,7 @@ def idle(folder: Path, recording: Recording, *, workers: Sequence[int], plain: b
 
 
 def cells(folder: Path, recording: Recording, *, workers: Sequence[int], plain: bool) -> None:
-    """What cells cost scheduler and client beyond heartbeats, with the real client."""
+    """Measure the cost of cells for scheduler and client beyond heartbeats, with the real client."""
     scheduler, rows = list[tuple[float, float]](), []
     runs = [(count, 4) for count in workers] + [(workers[0], 16)]
     for count, each in runs:
@@ -525,7 +525,7 @@ def connected(made: Cluster) -> Iterator[None]:
 
 
 def held(folder: Path, recording: Recording, *, workers: Sequence[int], plain: bool, seconds: float = 8.0) -> None:
-    """What cells cost a scheduler that wait there for a busy device while other workers are idle."""
+    """Measure the cost of cells that wait at the scheduler for a busy device while other workers are idle."""
     for files in (PICTURES, 0):
         rows = list[tuple[float, float]]()
         (cell,) = read_plan(write_plan(folder, 1)).cells
@@ -563,7 +563,7 @@ def held(folder: Path, recording: Recording, *, workers: Sequence[int], plain: b
 
 
 def sent(folder: Path, recording: Recording, *, plain: bool, workers: Sequence[int]) -> None:
-    """What files cost on their way to a worker, through the scheduler."""
+    """Measure the cost of files on their way to a worker, through the scheduler."""
     with cluster(1, recording, plain=plain) as made, made.client() as client:
         (address,) = client.scheduler_info(n_workers=-1)["workers"]
         for count, size in ((200, 1_000), (200, PICTURE_BYTES), (40, 4_000_000)):

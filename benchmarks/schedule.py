@@ -1,4 +1,4 @@
-"""What a scheduler is worth where two real models share two cores.
+"""The gain of a scheduler where two real models share two cores.
 
     python benchmarks/schedule.py FIRST.onnx SECOND.onnx [--recipe imagenet] [--fps 15] [--second-fps 15]
 

@@ -33,7 +33,7 @@ SCHEMA["additionalProperties"] = False
 
 
 class Soak:
-    """What clients saw."""
+    """Answers and errors that clients saw."""
 
     def __init__(self, port: int, end_s: float, kinds: list[str]) -> None:
         self.port, self.end_s, self.kinds = port, end_s, kinds

@@ -151,7 +151,7 @@ def text_of(answer: Answer) -> tuple[str, int]:
 
 @dataclass
 class Turn:
-    """What one turn of a server showed."""
+    """Figures of one turn of a server."""
 
     name: str
     tokens_per_s: float

@@ -1,4 +1,4 @@
-"""What a stream costs, and what it holds in memory.
+"""The cost of a stream, and its memory.
 
     python benchmarks/stream.py [MODEL] [RTSP_ADDRESS]
 

@@ -55,7 +55,7 @@ def make(name: str = "") -> Any:
 
 
 CHOSEN = [""]
-"""What `make` makes where no name is given: an exporter calls it without."""
+"""The network that `make` makes where no name is given: an exporter calls it without."""
 
 
 def smallest(families: list[str], most: float) -> dict[str, tuple[str, int]]:

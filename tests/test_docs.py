@@ -75,7 +75,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 SHORTER = {"optimize": ["--steps", "simplify"], "check": ["--seconds", "0.3", "--skip", "memory,cold_start"]}
-"""What the tutorial's commands do less of in a test."""
+"""Options by which the tutorial's commands do less in a test."""
 
 
 def test_the_tutorial_works_from_the_file_to_the_app(tmp_path, monkeypatch, brief):

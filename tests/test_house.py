@@ -264,9 +264,15 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
                         yield text
 
 
-def test_docstrings_are_sentences_or_nouns():
-    texts = [(path, text) for path in FILES for text in docstrings(ast.parse(path.read_text("utf-8")))]
-    wrong = [f"{path.relative_to(PACKAGE)}: {text}" for path, text in texts if NO_NOUN.match(text.strip())]
+WRITTEN = [FILES, *(sorted((ROOT / name).rglob("*.py")) for name in ("tests", "benchmarks", "docs", "examples"))]
+"""Files whose docstrings are read: the package, its tests and benchmarks, what makes pictures, and examples."""
+
+
+@pytest.mark.parametrize("files", WRITTEN, ids=("toolkit", "tests", "benchmarks", "docs", "examples"))
+def test_docstrings_are_sentences_or_nouns(files):
+    texts = [(path, text) for path in files for text in docstrings(ast.parse(path.read_text("utf-8")))]
+    wrong = [f"{path}: {text}" for path, text in texts if NO_NOUN.match(text.strip())]
+    assert texts
     assert not wrong
 
 

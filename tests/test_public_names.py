@@ -1,4 +1,4 @@
-"""What editors, notebooks and `help` see of the package: every public name and every option."""
+"""Editors, notebooks and `help` see every public name and every option of the package."""
 
 from __future__ import annotations
 

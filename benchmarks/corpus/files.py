@@ -1,4 +1,4 @@
-"""What a user has beside a model, written as files: what calibrates, what has labels, and what nobody saw."""
+"""A user's own files beside a model: samples that calibrate, labelled ones, and ones that nobody saw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALIBRATED_ON, JUDGED_ON = 32, 32
 RECURRENT = 250
 """Steps of one stream that calibrate a recurrent model, and of another one that judge it: eight seconds of speech."""
 LABELLED_S = 10.0
-"""Of each of three conversations that judge a detector of speech."""
+"""Seconds of each of three conversations that judge a detector of speech."""
 
 
 def files_of(case: Case, source: Source, out: Path) -> list[str]:

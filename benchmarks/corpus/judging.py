@@ -1,4 +1,4 @@
-"""What plain ONNX Runtime and the author's own reading say of a bundle and of what it was chosen from."""
+"""Plain ONNX Runtime and the author's own reading judge a bundle and the model that it was made of."""
 
 from __future__ import annotations
 

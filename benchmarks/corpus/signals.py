@@ -29,9 +29,9 @@ _SENTENCES = (
 )
 _VOICES = ("en-us", "en-gb", "en-us+f3", "en-gb+m4")
 _EMPTY = 0.3
-"""Of the lines of a page: pages that are all alike tell nothing of how a model is fed."""
+"""Share of the lines of a page that are empty: pages that are all alike tell nothing of how a model is fed."""
 _SILENT = 0.01
-"""What is not louder, of 1, is no speech."""
+"""Loudness, of 1, up to which a stretch is no speech."""
 ALL_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0123456789"
 
 

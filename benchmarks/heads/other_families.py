@@ -174,7 +174,7 @@ class Pyramid(nn.Module):
 
 
 class Raw(nn.Module):
-    """What an SSD computes before its last part."""
+    """The part of an SSD before its last one."""
 
     def __init__(self, net: Any) -> None:
         """Take the parts of a network."""

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: weights that pack, an export, and the comparison with the family's reading."""
+"""Shared parts of the scripts of this folder: weights that pack, an export, a comparison with the family's reading."""
 
 from __future__ import annotations
 

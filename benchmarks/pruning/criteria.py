@@ -1,4 +1,4 @@
-"""What is left of a model's accuracy when channels go: by way of ranking, by repair, by share of channels.
+"""Accuracy that a model keeps when channels go: by way of ranking, by repair, by share of channels.
 
     python benchmarks/pruning/criteria.py squeezenet|yolox [--images 100] [--shares 5,10,20] [--step 16]
 

@@ -1,4 +1,4 @@
-"""What pruning, distillation and INT8 give on four networks, against the original and among each other.
+"""Gains of pruning, distillation and INT8 on four networks, against the original and among each other.
 
     python benchmarks/pruning/run.py MODEL [--prune auto] [--minutes 5] [--folder FOLDER] [--seconds 40]
 
@@ -33,7 +33,7 @@ from edgeopt.system.machine.environment import read_environment
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STEPS = 800
-"""Of training a net: about 2 minutes each on one core with bfloat16, 5 without."""
+"""Steps of training a net: about 2 minutes each on one core with bfloat16, 5 without."""
 _FRAMES, _LEAST_ROUNDS = 8, 8
 LOSSY = ("resolution", "prune", "activations", "finetune")
 HEAD = "| model | kind | speed | 95 % | metric | lost | candidate |\n|---|---|--:|---|--:|--:|---|"

@@ -1,4 +1,4 @@
-"""What the trainings of small networks share: blocks, pictures, the way into ONNX."""
+"""Shared parts of the trainings of small networks: blocks, pictures, the way into ONNX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantization-aware training wins back of what quantization loses, from each form that needs no training.
+"""Quantization-aware training wins back part of what quantization loses, from each form that needs no training.
 
     python benchmarks/training/quantization_aware.py NET [--rules xint8] [--minutes 3] [--start HOW]
 
@@ -50,7 +50,7 @@ RULES = {
 SPREAD = 0.7
 """Standard deviation of the logarithm of a channel's strength in `narrow`."""
 STEPS = {"mobile": 1500, "narrow": 1200}
-"""Of training the float net."""
+"""Steps of training the float net, by its name."""
 CALIBRATED = 48
 """Pictures on which grids are chosen."""
 

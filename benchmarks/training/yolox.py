@@ -46,7 +46,7 @@ TURNS = HERE.with_name("turns.py")
 SETS = ("coco/calib", "imagenet/calib", "imagenet/val")
 """Pictures to learn from, without labels; `imagenet/val` is not what YOLOX-nano is judged on."""
 LINES_KEPT = 0.3
-"""Of all numbers, those that the form `mixed` computes as HardSwish, the others as lines."""
+"""Share of all numbers that the form `mixed` computes as HardSwish; the others are computed as lines."""
 HEAD = (
     "| form | minutes of training | held-out loss | engine | precision | speed | 95 % | AP | lost |\n"
     "|---|--:|--:|---|---|--:|---|--:|--:|"

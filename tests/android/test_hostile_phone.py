@@ -1,4 +1,4 @@
-"""What a phone, or a server that claims to be adb, may send: each ends in one line, in bounded time and memory."""
+"""A phone, or a server that claims to be adb, may send anything: each ends in one line, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_stream_that_is_cut_or_lies_of_its_length_is_a_phone_that_is_gone(sent
 
 @pytest.mark.parametrize("kind", [1, 2, 7])
 def test_output_without_end_ends(kind, monkeypatch):
-    """What is kept is bounded where it is printed; complaints and packets of no known kind end with the time."""
+    """The kept output is bounded where it is printed; complaints and packets of no known kind end with the time."""
 
     def shell(client: socket.socket) -> None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a phone tells of itself, and what is asked of the runner and heard from it."""
+"""A phone's facts, and the requests to the runner and its output."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SCALARS = ("scalar", "undeclared scalar", "scores beside a scalar", "a whole num
 UNKNOWN = ("undeclared scores", "a computed shape", "branches of two ranks")
 
 WHOLE = ("scores beside a scalar", "branches of two ranks")
-"""Of these also what writes: prune, optimize and what it makes."""
+"""Models with which commands that write are tried too: prune, optimize and what it makes."""
 
 
 def declared(name: str, shape: tuple[int, ...] | None, kind: int = onnx.TensorProto.FLOAT) -> onnx.ValueInfoProto:

@@ -32,7 +32,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def hurried() -> Iterator[None]:
-    """What never ends is ended soon: the limits of a user are seconds."""
+    """A command that never ends is ended soon: the limits of a user are seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeopt.recipes.texts.chat_template._SECONDS", 0.2)
         patch.setattr("edgeopt.recipes.texts.tokenizer_file._SECONDS", 0.2)

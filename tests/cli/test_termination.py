@@ -109,7 +109,7 @@ def test_an_answer_that_is_cut_short_ends_with_its_summary_and_the_code_of_ctrl_
 
 @pytest.mark.parametrize("later_s", [0.0, 0.001, 0.003, 0.01, 0.1])
 def test_a_process_that_is_started_when_the_signal_comes_is_ended_too(later_s):
-    """What interrupts between its start and its first line leaves nobody behind."""
+    """An interrupt between the start of a command and its first line leaves no process behind."""
 
     def run_and_signal():
         threading.Timer(later_s, os.kill, (os.getpid(), signal.SIGTERM)).start()

@@ -86,9 +86,9 @@ class Alone:
     packages: tuple[str, ...]
     by_app: Callable[[Path, Mapping[str, Any], np.ndarray], np.ndarray]
     app_tolerance: float
-    """Of a file for apps, as a share of the largest number: in bfloat16 larger."""
+    """Largest error of a file for apps, as a share of the largest number: in bfloat16 larger."""
     real_tolerance: float | None
-    """Of the real models; None: converting them takes minutes."""
+    """Largest error of the real models; None: converting them takes minutes."""
     precisions: frozenset[str] = frozenset({"fp32"})
     """Forms that are made for it at least."""
 
@@ -133,7 +133,7 @@ def engine(name):
 
 @pytest.fixture(scope="module")
 def optimized(name, tmp_path_factory):
-    """What the whole line makes for the engine alone; what is emitted is named by the suffix of its files."""
+    """Return what the whole line makes for the engine alone; its form is named by the suffix of its files."""
     suffix = ENGINES[name].executor.own_suffix.removeprefix(".")
     out = tmp_path_factory.mktemp("o")
     with briefly():

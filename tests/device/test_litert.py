@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 CPU = SessionOptions(("CPU",), 1)
 LACKS = {"elu", "selu", "erf", "sum of one number"}
-"""Of what ncnn has."""
+"""Nets that LiteRT does not take, and ncnn does."""
 
 
 @pytest.mark.parametrize("name", [*(OPS.keys() - LACKS), *MORE])

@@ -39,7 +39,7 @@ CPU = SessionOptions(("CPU",), 1)
 LACKS = {"rounded, and read by no integer layer", "rounded twice", "whole numbers and what is left", "places divided"}
 LACKS |= {"no number", "the best of channels", "bytes of a picture", "a table", "rows put into a table"}
 LACKS |= {"numbers added at places", "parts of channels"}
-"""Of what LiteRT and ncnn have; the last declares another shape than it makes."""
+"""Nets that MNN does not take, and LiteRT and ncnn do; the last declares another shape than it makes."""
 TRAPS = {
     **{
         f"{op} of two tensors": f"(float[1,6,9,10] x, float[1,6,9,10] z) => (float[1,6,9,10] y) {{ a = Floor(x) b = Floor(z) c = {op}(a, b) y = Cast<to = 1>(c) }}"

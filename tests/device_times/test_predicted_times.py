@@ -91,7 +91,7 @@ def test_an_op_that_was_never_measured_is_compared_with_all_others(predictor):
     [((1.0, 1.0), 1.0, 1.0), ((2.0,) * 20, 2.0, 2.0), ((*(1.0,) * 18, 1.5, 1 / 1.5), 1 / 1.5, 1.5)],
 )
 def test_the_interval_is_how_far_other_predictions_were_off(errors, low, high):
-    """Of 20 networks 18 were as predicted, so the interval of 95 % reaches to the worst."""
+    """18 of 20 networks were as predicted, so the interval of 95 % reaches to the worst."""
     time = Predictor(times_by(by_work, errors)).model_time([1.0])
     assert (time.low_ms, time.high_ms) == pytest.approx((low, high))
 

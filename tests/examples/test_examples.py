@@ -40,7 +40,7 @@ from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.runtime.devices.availability import load_executor
-from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.kv_cache import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.embed_postprocess import embed_postprocess

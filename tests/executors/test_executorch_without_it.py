@@ -1,4 +1,4 @@
-"""What of ExecuTorch needs no ExecuTorch: how its absence is told, whole or in parts."""
+"""Parts for ExecuTorch that work without it: the message of its absence, whole or in parts."""
 
 from __future__ import annotations
 

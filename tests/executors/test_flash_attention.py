@@ -25,7 +25,7 @@ TOKENS = np.random.default_rng(0).integers(1, 1000, 200).tolist()
 
 @pytest.fixture
 def seen(monkeypatch) -> list[str | None]:
-    """What the variable was whenever a session was made."""
+    """Values of the variable whenever a session was made."""
     monkeypatch.delenv(VARIABLE, raising=False)
     found, opened = list[str | None](), OnnxRuntime.open
 

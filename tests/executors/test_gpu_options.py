@@ -196,7 +196,7 @@ _HOSTILE = (
     "ep.webgpuexecutionprovider.dawnProcTable",
     "ep.webgpuexecutionprovider.enablePIXCapture",
 )
-"""What engines take and no outsider may set: it loads a library, is an address, or reads or writes files."""
+"""Options of engines that no outsider may set: they load a library, are an address, or read or write files."""
 
 
 @pytest.mark.parametrize("key", _HOSTILE)

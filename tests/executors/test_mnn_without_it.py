@@ -1,4 +1,4 @@
-"""What of MNN needs no MNN: how its absence is told, and files that no converter has to make."""
+"""Parts for MNN that work without it: the message of its absence, and files that no converter has to make."""
 
 from __future__ import annotations
 

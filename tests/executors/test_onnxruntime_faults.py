@@ -1,4 +1,4 @@
-"""What ONNX Runtime refuses is told in one line that names the node, and ONNX Runtime itself prints nothing."""
+"""A refusal of ONNX Runtime is one line that names the node, and ONNX Runtime itself prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of OpenVINO needs no OpenVINO: how its absence is told, its profiles, and bundles with an engine a model."""
+"""Parts for OpenVINO that work without it: the message of its absence, its profiles, bundles with an engine a model."""
 
 from __future__ import annotations
 

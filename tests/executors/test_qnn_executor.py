@@ -1,4 +1,4 @@
-"""What the executor `qnn` knows without the vendor's package: options, the plugin's log, binaries of another SoC."""
+"""The executor `qnn` without the vendor's package: options, the plugin's log, binaries of another SoC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a token's numbers depend on is tried, and pairs make them the same where single tokens sum otherwise."""
+"""A trial shows what a token's numbers depend on, and pairs make them the same where single tokens sum otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.model import load_model
 from edgeopt.runtime.devices.availability import find_device
-from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.kv_cache import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 

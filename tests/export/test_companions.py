@@ -1,4 +1,4 @@
-"""What Hugging Face wrote beside a model goes into its bundle, as the bundle's model needs it."""
+"""Files that Hugging Face wrote beside a model go into its bundle, as the bundle's model needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written as GGUF is read back as the same weights, from folders of Hugging Face and from our own graphs."""
+"""A written GGUF file is read back as the same weights, from folders of Hugging Face and from our own graphs."""
 
 from __future__ import annotations
 

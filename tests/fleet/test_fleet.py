@@ -251,7 +251,7 @@ def test_a_worker_that_sees_no_file_of_ours_gets_them(tmp_path):
 
 @pytest.mark.parametrize(("target", "shares"), [("cpu-arm64", True), ("cpu", False)])
 def test_a_cell_that_times_nothing_shares_the_machine(tmp_path, monkeypatch, target, shares):
-    """What is computed for another processor, as for a simulated NPU, runs beside the like, not beside a timed cell."""
+    """A cell for another processor, as for a simulated NPU, runs beside the like, not beside a timed cell."""
     if cpu_architecture() != "x86-64":
         pytest.skip("there are no times of cpu-arm64 on x86-64 alone")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a fleet tells of its last run, and the word for all cells together."""
+"""A fleet compares itself with its last run, and has one word for all cells together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph computes: names, order and written defaults change nothing; an operator, a weight or an input does."""
+"""Names, order and written defaults do not change what a graph computes; an operator, a weight or an input does."""
 
 from __future__ import annotations
 

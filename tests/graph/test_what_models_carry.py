@@ -1,4 +1,4 @@
-"""What files carry along that contradicts them: shapes of another input size, weights that are no numbers."""
+"""Files carry along values that contradict them: shapes of another input size, weights that are no numbers."""
 
 from __future__ import annotations
 

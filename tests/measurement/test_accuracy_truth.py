@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgeopt.measurement.accuracy.judgement import LEVEL
-from edgeopt.recipes.scoring.match_tables import MatchTable
+from edgeopt.recipes.scoring.average_precision import MatchTable
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy_truth.py"
 

@@ -35,7 +35,7 @@ from edgeopt.recipes.labels.intervals import IntervalLabels
 from edgeopt.recipes.metrics import Ranks
 from edgeopt.recipes.recipe import Evaluation, Input, Postprocess, Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.scoring.match_tables import MatchTable, resampled_precision
+from edgeopt.recipes.scoring.average_precision import MatchTable, resampled_precision
 from edgeopt.tasks import Accuracy, accuracy_of
 from edgeopt.tasks._coco import category_ids, image_ids
 from edgeopt.tasks.classification import Classes, Classification

@@ -1,4 +1,4 @@
-"""What people complain of is recognised from figures, each by its own rule, and good figures raise no alarm."""
+"""Each common complaint is recognised from figures by a rule of its own, and good figures raise no alarm."""
 
 from __future__ import annotations
 

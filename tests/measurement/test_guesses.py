@@ -1,4 +1,4 @@
-"""What guesses gain is predicted from counted rounds and measured costs; what does not pay is not used."""
+"""The gain of guesses is predicted from counted rounds and measured costs; those that do not pay are not used."""
 
 from __future__ import annotations
 

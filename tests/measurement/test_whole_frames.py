@@ -1,4 +1,4 @@
-"""What is timed as a whole frame: reading, preprocess and postprocess too, in this process and in a fresh one alike."""
+"""A whole frame is timed with reading, preprocess and postprocess, in this process and in a fresh one alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ahead of a run: parts in their order, closer where their end is known, and nothing of what is over."""
+"""Parts that are ahead of a run: in their order, closer where their end is known, and none that is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle holds and in which order a device tries it: the choice first, and last what every device runs."""
+"""A bundle's models and the order in which a device tries them: the choice first, last one that every device runs."""
 
 from __future__ import annotations
 

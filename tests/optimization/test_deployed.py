@@ -1,4 +1,4 @@
-"""What is deployed is what was measured: every way to a model opens it as `optimize` did when it was timed."""
+"""A deployed model runs as it was measured: every way to it opens it as `optimize` did when it was timed."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_what_was_made_is_not_made_again_so_that_a_command_is_the_same_to_the_bo
 
 @pytest.mark.parametrize(("name", "threads"), [("cpu-arm64", 64), ("raspberry-pi-5", 0)])
 def test_a_board_may_have_more_cores_than_this_machine(tmp_path, monkeypatch, name, threads):
-    """What is asked for there describes the run: the machine that searches takes as many threads as it has."""
+    """The options for the device describe the run: the machine that searches takes as many threads as it has."""
     monkeypatch.setattr("edgeopt.system.machine.threads.logical_cores", lambda: 2)
     device, options = find_device_elsewhere(name, BOARD, ARM), Options(steps=("simplify",), threads=threads)
     make_for("digits_detector", device, named=name, out=tmp_path, recipe=None, options=options, listener=None)

@@ -1,4 +1,4 @@
-"""What `bench` proved of a load is what `report` says of it: waiting counts, and what is lost misses."""
+"""`report` says of a load what `bench` proved: waiting counts, and a lost frame misses the budget."""
 
 from __future__ import annotations
 

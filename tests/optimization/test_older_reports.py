@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
+from edgeopt.measurement.resources.trust import read_trust
 from edgeopt.optimization.folder.replay import read_replay
 from edgeopt.optimization.generation.result import LanguageReport
 from edgeopt.optimization.pipelines.result import JointReport
@@ -57,6 +58,8 @@ def test_every_kind_has_one_form_of_json(kind, folder):
     shared |= {"reason", "folder", "notes", "trust", "accuracy_asked", "was_cut", "seconds", "calibrated_on"}
     assert {"schema", "kind", "verdict", "exit_code", *shared} <= values.keys()
     assert (values["schema"], values["kind"]) == (SCHEMA, kind)
+    assert (values["trust"] or {}).keys() <= {"level", "reasons"}
+    assert read_trust(values["trust"]) == report.trust
     (folder / "report.json").write_text(json.dumps(values), "utf-8")
     assert read_report(folder, KINDS[kind]) == report
 

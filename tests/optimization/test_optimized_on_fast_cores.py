@@ -1,4 +1,4 @@
-"""What `optimize` makes of a processor with several kinds of core: the choice, its proof, and where it is kept."""
+"""`optimize` on a processor with several kinds of core: the choice, its proof, and where it is kept."""
 
 from __future__ import annotations
 

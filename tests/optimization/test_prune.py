@@ -72,7 +72,7 @@ def digest(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], ModelReport]:
-    """What was asked, and the report of a run that prunes two fifths for a device that is not here."""
+    """Return the options and the report of a run that prunes two fifths for a device that is not here."""
     folder = tmp_path_factory.mktemp("prune")
     asked = write_case(folder)
     return asked, run(asked, folder / "first")

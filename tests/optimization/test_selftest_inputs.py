@@ -1,4 +1,4 @@
-"""What a bundle stores to test its numbers is the user's choice: what was given, made-up inputs, or nothing."""
+"""The user chooses which inputs a bundle stores to test its numbers: the user's own, made-up ones, or none."""
 
 from __future__ import annotations
 

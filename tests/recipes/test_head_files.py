@@ -55,7 +55,7 @@ HEAD = replace(
 
 
 def forget() -> None:
-    """What is installed does not change in a process, so that it is read once."""
+    """Installed packages do not change in a process, so that they are read once."""
     registry.names_in.cache_clear()
     registry._installed.cache_clear()
 

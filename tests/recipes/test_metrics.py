@@ -12,9 +12,9 @@ from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.recipes import metrics
 from edgeopt.recipes.metrics import NamedClasses, Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
+from edgeopt.recipes.scoring.average_precision import MatchTable
 from edgeopt.recipes.scoring.class_areas import ClassAreas
 from edgeopt.recipes.scoring.entities import SpanCounts
-from edgeopt.recipes.scoring.match_tables import MatchTable
 from edgeopt.recipes.scoring.retrieval import Retrieval
 from edgeopt.recipes.scoring.spelling import spelling_of
 from edgeopt.recipes.scoring.stretches import Stretches

@@ -1,4 +1,4 @@
-"""What Python asks of a device, as words, and what may come back: no device is needed."""
+"""Options from Python become words for a device, and results come back: no device is needed."""
 
 from __future__ import annotations
 

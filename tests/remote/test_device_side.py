@@ -1,4 +1,4 @@
-"""What runs on the device, without a network between: jobs that end, stop, are followed twice, and are fetched."""
+"""The program on the device, without a network between: jobs that end, stop, are followed twice, and are fetched."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,21 +37,23 @@ from edgeopt.system.machine.environment import Environment
 from edgeopt.verbs.fleet.result import CellResult, FleetResult
 from edgeopt.verbs.fleet.summary import summarize as summarize_fleet
 from edgeopt.verbs.fleet.work import CellRun
+from edgeopt.verbs.report import read_stored_report
 from edgeopt.workloads.frames import bench as frames_bench
 
+REPORTS = Path(__file__).parents[1] / "optimization" / "reports"
 PICTURES = Path(__file__).parents[2] / "models" / "digits_detector" / "calib"
 HEADS = {
     CommandOutcome.PASS: {"PASS"},
     CommandOutcome.FAIL: {"FAIL"},
     CommandOutcome.NOT_DECIDED: {"INCONCLUSIVE"},
     CommandOutcome.NOISY: {"NOISY", "INVALID"},
-    CommandOutcome.DONE: {None, "UPDATED", "FAIL", "INCONCLUSIVE", "NOISY", "INVALID"},
+    CommandOutcome.DONE: {"DONE"},
     CommandOutcome.FASTER: {"FASTER"},
     CommandOutcome.SLOWER: {"SLOWER"},
     CommandOutcome.EQUIVALENT: {"EQUIVALENT"},
-    None: {None},
+    None: {"DONE"},
 }
-"""What the head may say beside each word of a terminal; beside DONE the verdict on a budget that nobody asked for."""
+"""The head's words beside each word of a terminal; None: a command without last lines, as `targets`."""
 CURVE = (HeldOutCheck(0, 0.0, 1.0, 0.0), HeldOutCheck(9, 5.0, 0.9, 0.8))
 OPEN = Judgement(Word.NOT_DECIDED, 160, 0.01, drop=0.001, drop_least=-0.01, drop_most=0.02)
 
@@ -106,16 +109,16 @@ def live(frame_ms: float | None, *, interrupted: bool = False) -> Document:
 
 
 MORE: Mapping[str, Callable[[], tuple[Document, str | None, int]]] = {
-    "bench, noisy, no budget": lambda: (bench(TrustLevel.NOISY, asked=False), "NOISY", 0),
+    "bench, noisy, no budget": lambda: (bench(TrustLevel.NOISY, asked=False), "DONE", 0),
     "bench, quiet, no budget": lambda: (bench(TrustLevel.TRUSTED, asked=False), "PASS", 0),
-    "bench, missed, no budget": lambda: (bench(TrustLevel.TRUSTED, asked=False, budget_ms=1.0), "FAIL", 0),
+    "bench, missed, no budget": lambda: (bench(TrustLevel.TRUSTED, asked=False, budget_ms=1.0), "DONE", 0),
     "bench, invalid": lambda: (bench(TrustLevel.INVALID, asked=True), "INVALID", 4),
     "bench, quiet": lambda: (bench(TrustLevel.TRUSTED, asked=True), "PASS", 0),
     "optimize, accuracy open": lambda: (optimize(optimized(), judged=OPEN, accuracy_asked=True), "INCONCLUSIVE", 3),
-    "optimize, cut": lambda: (optimize(optimized(), was_cut=True), None, 130),
+    "optimize, cut": lambda: (optimize(optimized(), was_cut=True), "DONE", 130),
     "optimize, unasked": lambda: (optimize(optimized(), budget_asked=False), "PASS", 0),
-    "optimize, unasked and open": lambda: (optimize(optimized(), budget_asked=False, judged=OPEN), "INCONCLUSIVE", 0),
-    "optimize, unasked and noisy": lambda: (optimize(optimized(), budget_asked=False, trust="NOISY; a"), "NOISY", 0),
+    "optimize, unasked and open": lambda: (optimize(optimized(), budget_asked=False, judged=OPEN), "DONE", 0),
+    "optimize, unasked and noisy": lambda: (optimize(optimized(), budget_asked=False, trust="NOISY; a"), "DONE", 0),
     "optimize, off target": lambda: (optimize(optimized(), off_target="no engine"), "INCONCLUSIVE", 3),
     "optimize, missed": lambda: (optimize(kept_original(), budget_asked=True, trust="TRUSTED"), "FAIL", 2),
     "quantize, none": lambda: (summarize_quantize(replace(quantized().result, chosen=None, file=None)), "FAIL", 2),
@@ -127,22 +130,22 @@ MORE: Mapping[str, Callable[[], tuple[Document, str | None, int]]] = {
                 tried=(kept,),
             )
         ),
-        None,
+        "DONE",
         0,
     ),
     "prune, none": lambda: (summarize_prune(replace(pruned().result, written=None, file=None)), "FAIL", 2),
     "finetune, none": lambda: (finetune(None), "FAIL", 2),
-    "finetune": lambda: (finetune(Path("f")), None, 0),
+    "finetune": lambda: (finetune(Path("f")), "DONE", 0),
     "fleet": lambda: (fleet(0, 0), "PASS", 0),
     "fleet, missed": lambda: (fleet(0, 3, 2), "FAIL", 2),
     "fleet, open": lambda: (fleet(0, 3, 4), "INCONCLUSIVE", 3),
     "fleet, noisy": lambda: (fleet(0, 4), "NOISY", 4),
     "fleet, error": lambda: (fleet(1, 0), "FAIL", 1),
     "fleet, cut": lambda: (fleet(130, 0), "FAIL", 1),
-    "run": lambda: (live(None), None, 0),
+    "run": lambda: (live(None), "DONE", 0),
     "run, missed": lambda: (live(90.0), "FAIL", 2),
     "run, met": lambda: (live(1.0), "PASS", 0),
-    "run, cut": lambda: (live(1.0, interrupted=True), None, 130),
+    "run, cut": lambda: (live(1.0, interrupted=True), "DONE", 130),
 }
 """Document, verdict and exit code of results that no screen shows."""
 
@@ -153,7 +156,7 @@ def require_alike(document: Document) -> None:
     outcome = document.verdict and document.verdict.outcome
     assert head.verdict in HEADS[outcome], (outcome, head.verdict)
     if head.exit_code == EXIT_INTERRUPTED:
-        assert (outcome, head.verdict) == (CommandOutcome.DONE, None)
+        assert (outcome, head.verdict) == (CommandOutcome.DONE, "DONE")
     elif head.exit_code in EXIT_OF.values() and head.exit_code != EXIT_PASS:
         assert EXIT_OF[str(head.verdict)] == head.exit_code
     if head.verdict == "PASS":
@@ -170,6 +173,12 @@ def test_the_head_says_what_the_last_lines_say(name):
     document, verdict, exit_code = MORE[name]()
     require_alike(document)
     assert (document.data["verdict"], document.data["exit_code"]) == (verdict, exit_code)
+
+
+@pytest.mark.parametrize("kind", ["frames", "generation", "pipeline"])
+def test_the_head_of_optimize_of_each_kind_says_what_its_last_lines_say(kind, tmp_path):
+    shutil.copyfile(REPORTS / f"{kind}.json", tmp_path / "report.json")
+    require_alike(read_stored_report([tmp_path]).document)
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ def test_numbers_that_json_does_not_know_are_none_in_python_too():
     ("most_ms", "interrupted", "verdict", "exit_code", "words"),
     [
         (33.0, False, "PASS", 0, "met by this answer"),
-        (33.0, True, None, 130, "not decided: it was cut short"),
+        (33.0, True, "DONE", 130, "not decided: it was cut short"),
         (0.5, False, "FAIL", 2, "missed by TTFT"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What `edgeopt run` judges: late frames and lost ones, in their order."""
+"""`edgeopt run` judges late frames and lost ones, in their order."""
 
 from __future__ import annotations
 

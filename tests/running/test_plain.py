@@ -1,4 +1,4 @@
-"""What an app's function returns, as JSON can hold it, and in a line."""
+"""The return value of an app's function, as JSON can hold it, and in a line."""
 
 from __future__ import annotations
 

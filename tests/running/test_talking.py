@@ -27,7 +27,7 @@ ASKED = AnswerOptions(12, ends=False)
 
 @pytest.fixture(autouse=True)
 def hears_ctrl_c():
-    """What a shell starts in the background ignores SIGINT, tests too; a terminal's command does not."""
+    """A process that a shell starts in the background ignores SIGINT, tests too; a terminal's command does not."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -40,7 +40,7 @@ def heard(folder):
 
 
 def looped(heard) -> list[np.ndarray]:
-    """What ONNX Runtime answers where the app feeds the states back by hand."""
+    """Return the answers of ONNX Runtime where the app feeds the states back by hand."""
     session, state, found = open_model(recurrent()), np.zeros((1, WIDTH), np.float32), []
     for one in heard:
         outputs = session.run({"x": one, "h": state})

@@ -1,4 +1,4 @@
-"""What is allocated inside lies in huge pages, what is asked for zeros too, and nothing else is asked for.
+"""Memory that is allocated inside lies in huge pages, zeros too, and nothing else is asked for.
 
 What was freed inside is not held again, and of files that are mapped inside only what was written to stays.
 """

@@ -1,4 +1,4 @@
-"""What a user points at may be a link, in the layouts of Hugging Face, DVC, git-annex and Kubernetes; what a file names
+"""A user's path may be a link, in the layouts of Hugging Face, DVC, git-annex and Kubernetes; a path that a file names
 stays in its tree."""
 
 from __future__ import annotations

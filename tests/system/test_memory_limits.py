@@ -1,4 +1,4 @@
-"""What is free is what the machine and the limits of its control groups leave."""
+"""Free memory is what the machine and the limits of its control groups leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another package prints is dropped; what other threads print meanwhile is shown."""
+"""The lines of another package are dropped; those of other threads are shown meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from outside is read within limits: size, depth, finite numbers, declared ranges; one line each."""
+"""Files from outside are read within limits: size, depth, finite numbers, declared ranges; one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task says of its outputs is what its decoder reads: scores move with scores, boxes with boxes."""
+"""A task names the outputs that its decoder reads: scores move with scores, boxes with boxes."""
 
 from __future__ import annotations
 

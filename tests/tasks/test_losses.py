@@ -1,4 +1,4 @@
-"""What is lost of a model's outputs, as each task says: nothing where equal, more where more is off, never NaN."""
+"""Each task says how much of a model's outputs is lost: nothing where equal, more where more is off, never NaN."""
 
 import math
 from dataclasses import replace

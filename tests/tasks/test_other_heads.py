@@ -29,7 +29,7 @@ HEADS = Path(__file__).parents[1] / "heads"
 LEAST = 0.6
 """Score above which the families were asked."""
 FREE_SIZE = (128, 192)
-"""Of an input whose height and width are free."""
+"""Shape of an input whose height and width are free."""
 
 
 def head(name: str) -> tuple[Model, Recipe, tuple[int, int], dict[str, np.ndarray]]:

@@ -126,7 +126,7 @@ def test_outputs_that_tell_boxes_scores_classes_and_their_number_apart(batch):
 @pytest.mark.parametrize("batch", [(), (1,), ("batch",)])
 @pytest.mark.parametrize("masks", [False, True])
 def test_boxes_with_a_score_behind_and_their_classes_are_mmdeploys(batch, masks):
-    """What MMDeploy fills up with has class -1; masks are told as unread."""
+    """Rows that MMDeploy fills up with have class -1; masks are named as unread."""
     outputs = [TensorSpec("dets", "float32", (*batch, "n", 5)), TensorSpec("labels", "int64", (*batch, "n"))]
     rows = np.array([[*BOX, SCORE], [*BOX, 0.9], [0, 0, 0, 0, 0]], np.float32)
     arrays = {"dets": rows, "labels": np.array([LABEL, -1, -1])}

@@ -124,7 +124,7 @@ def opened(folder: Path) -> tuple[Model, Any]:
 
 
 def by_hand(sound: np.ndarray) -> list[float]:
-    """What the net says of each chunk, where the app feeds back and keeps the context itself."""
+    """Return the net's answer to each chunk, where the app feeds back and keeps the context itself."""
     session = EXECUTOR.open((TRAINED / "talking.onnx").read_bytes(), SessionOptions(("CPUExecutionProvider",), 1))
     state, heard, found = np.zeros((1, 40), np.float32), np.concatenate([np.zeros(64, np.float32), sound]), []
     for i in range(len(sound) // 128):

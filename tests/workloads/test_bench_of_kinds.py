@@ -78,7 +78,7 @@ def endpoint(folder: Path) -> tuple[str, dict[str, Any]]:
 MAKERS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
     each.__name__: each for each in (frames, generation, pipeline, endpoint)
 }
-"""What is measured of each kind, with a budget where the kind takes one; tests set what it proves."""
+"""Measured results of each kind, with a budget where the kind takes one; tests set what it proves."""
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -210,7 +210,7 @@ def test_what_runs_here_is_trusted_or_not_by_one_rule(measured):
 
 
 def test_all_is_opened_before_the_clock_starts(tmp_path):
-    """What cannot be opened, or is too long, is refused by `prepare`, and an open model needs its file no more."""
+    """`prepare` refuses what cannot be opened, or is too long, and an open model needs its file no more."""
     bench = kind_of("tiny_lm").module("bench")
     wishes = GenerationBench(prompt_tokens=(4,), output_tokens=4, seconds=0.1)
     with (

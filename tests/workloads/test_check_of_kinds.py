@@ -15,6 +15,7 @@ from exported_pairs import unpacked
 from fixture_pipelines import SHOP, classifier, described, detector
 from fixture_pipelines import boxes as boxes_of
 
+from edgeopt.measurement.check.options import CHECKS_OF_ALL
 from edgeopt.measurement.check.result import CheckVerdict
 from edgeopt.measurement.check.run import check
 from edgeopt.measurement.compare.stored import StoredRuns
@@ -157,9 +158,9 @@ class Opener:
 def test_a_noisy_machine_ends_the_check_of_every_kind_with_4(workload):
     kind = workload.kind
     module = kind.module("check")
-    about = {"kind": kind.name, "noun": kind.noun, "names": kind.checks}
-    others = tuple(name for name in kind.checks if name != "latency")
-    update = dataclasses.replace(workload.options, update=True, skip=kind.checks)
+    about = {"kind": kind.name, "noun": kind.noun, "own_checks": kind.checks}
+    others = (*CHECKS_OF_ALL[1:], *kind.checks)
+    update = dataclasses.replace(workload.options, update=True, skip=("latency", *others))
     assert check(module, workload.source, update, **about).exit_code == 0
     for level, code in ((TrustLevel.NOISY, 4), (TrustLevel.INVALID, 4), (TrustLevel.TRUSTED, 0)):
         options = dataclasses.replace(workload.options, skip=others)

@@ -19,7 +19,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.declared.options import OptionGroup, Syntax, option, options_of
 from edgeopt.verbs import wishes
-from edgeopt.workloads import SIDE_VERBS, VERBS, kind_of, kinds
+from edgeopt.workloads import SIDE_VERBS, kind_of, kinds, verbs
 
 TOY = Path(__file__).parents[1] / "fixtures" / "toy_kind"
 PACKAGE = Path(edgeopt.__file__).parent
@@ -153,7 +153,7 @@ def test_no_command_and_no_verb_imports_a_kind(folder):
 
 @pytest.mark.parametrize("folder", ["cli", "verbs"])
 def test_no_command_and_no_verb_asks_for_the_name_of_a_kind(folder):
-    """What differs by kind is a field of `Kind`, or a file of its folder."""
+    """A difference between kinds is a field of `Kind`, or a file of its folder."""
     names = {kind.name for kind in kinds()}
     for path in (PACKAGE / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -230,7 +230,7 @@ def test_nothing_outside_the_kinds_asks_which_kind_something_is_of():
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_a_kind_has_a_verb_or_refuses_it_in_one_line(kind, verb):
     if kind.has(verb):
         module = kind.module(verb)
@@ -267,7 +267,7 @@ def test_a_verb_that_a_kind_never_heard_of_is_refused_in_one_line(kind):
     assert kind.part("profile") is None
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     """Budgets alone are read by kind: a frame has a time, an answer has limits."""
     by_kind = {Syntax.FRAME_BUDGET, Syntax.ANSWER_BUDGET, Syntax.SERVER_BUDGET}
@@ -279,7 +279,7 @@ def test_a_flag_means_the_same_syntax_for_every_kind(verb):
     assert set(mixed) <= {"--prompt-tokens"}, mixed
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_type_checkers_see_every_option_of_every_kind(verb):
     listed = getattr(wishes, f"{verb.capitalize()}Wishes")
     named = {name for kind in kinds() if verb in kind.options for name, _ in options_of(kind.options[verb])}

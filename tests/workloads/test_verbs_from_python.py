@@ -35,7 +35,7 @@ from edgeopt.running.answers import RunResult
 from edgeopt.runtime.decoding.generation import Piece
 from edgeopt.runtime.decoding.speech.segments import SpeechSegment
 from edgeopt.steps.quantize.inspection.view import QuantizedView
-from edgeopt.workloads import VERBS, kind_of, kinds
+from edgeopt.workloads import kind_of, kinds, verbs
 from edgeopt.workloads.generation.options import GenerationRun
 
 CODE = "def find(crops, classes):\n    return ['a', 'b']\n"
@@ -254,7 +254,7 @@ def test_a_video_has_an_end_though_its_header_does_not_tell_it(tmp_path):
 
 SOURCES = {"endpoint": "http://localhost:8000/v1", "pipeline": "shop/bundle"}
 REQUIRED = {"check": ["--baseline", "b.json"], "optimize": ["--target", "cpu"]}
-REFUSED = [(kind, verb) for kind in kinds() for verb in VERBS if not kind.has(verb)]
+REFUSED = [(kind, verb) for kind in kinds() for verb in verbs() if not kind.has(verb)]
 
 
 @pytest.mark.parametrize(("kind", "verb"), REFUSED, ids=lambda value: getattr(value, "name", value))

@@ -34,6 +34,8 @@ EXIT_OF: Mapping[str, int] = {
     "INVALID": EXIT_NOISY,
 }
 """The exit code of each verdict, of every command."""
+DONE = "DONE"
+"""The verdict of a command that judged nothing."""
 WORD_OF: Mapping[int, str] = {code: word for word, code in reversed(tuple(EXIT_OF.items()))}
 """The verdict that an exit code tells; of 4 NOISY."""
 

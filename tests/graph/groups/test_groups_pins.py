@@ -1,4 +1,4 @@
-"""What cannot be followed pins its channels, says why, and pins nothing else."""
+"""An op that cannot be followed pins its channels, says why, and pins nothing else."""
 
 import numpy as np
 import pytest

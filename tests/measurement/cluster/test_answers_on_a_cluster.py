@@ -53,7 +53,7 @@ pytestmark = [
     pytest.mark.usefixtures("root"),
 ]
 LESS = "import edgeopt.system.machine.processor as it\nit._flags = lambda: (frozenset({'sse2', 'asimd'}), None)\n"
-"""What a worker loads first that is to have another processor."""
+"""Code that a worker loads first, which gives it another processor."""
 OTHERWISE = """
 import numpy as np
 from edgeopt.runtime.opening import Opening
@@ -70,13 +70,13 @@ class Off:
 
 Opening.open = lambda opening, source, opened=Opening.open: Off(opened(opening, source))
 """
-"""What a worker loads first whose numbers differ in the last bit."""
+"""Code that a worker loads first, which makes its numbers differ in the last bit."""
 BLIND = """
 import edgeopt.measurement.accuracy.cluster.chunk as it
 
 it.read_stored = lambda digest, origin, read=it.read_stored: read(digest, "/nowhere")
 """
-"""What a worker loads first that does not see this machine's files, and is sent them."""
+"""Code that a worker loads first, which hides this machine's files, so that it is sent them."""
 UNABLE = """
 from edgeopt.errors import UnavailableError
 from edgeopt.runtime.opening import Opening
@@ -86,7 +86,7 @@ def refuse(opening, source):
 
 Opening.open = refuse
 """
-"""What a worker loads first that has no engine."""
+"""Code that a worker loads first, which takes its engine away."""
 LYING = """
 from dataclasses import replace
 import edgeopt.measurement.accuracy.cluster.chunk as it
@@ -98,7 +98,7 @@ def lie(job, frames, answer_chunk=it.answer_chunk):
 
 it.answer_chunk = lie
 """
-"""What a worker loads first that does not say what is so."""
+"""Code that a worker loads first, which makes it say what is not so."""
 LIES = {
     "replace(answer, answers=answer.answers[:-1])": "it answers . of . frames?",
     "MissingFiles(answer.worker, frozenset({'0' * 64}))": "it asks for files that nobody speaks of",

@@ -72,7 +72,7 @@ def sent(folder: Path) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def report(folder: Path, sent: dict[str, tuple[str, ...]], marian: Path, options: LanguageOptions) -> LanguageReport:
-    """What the board makes of them: it joins no graphs, and stores no matrix in another way."""
+    """The board makes the forms: it joins no graphs, and stores no matrix in another way."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("the board makes a form")

@@ -1,4 +1,4 @@
-"""What a short text judged whole on entering loses no less for that."""
+"""Forms against each other: a short text that is judged whole on entering loses no less for that."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.optimization.generation.contest import Entrant, FormContest
+from edgeopt.optimization.generation.forms.kv_cache import leader_with_small_cache
 from edgeopt.optimization.generation.life import Made
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.decoding.generation import AnswerOptions
@@ -107,24 +108,24 @@ def test_the_form_whose_cache_is_made_small_is_one_that_memory_then_holds():
     fast, slow = entrant("fast", fit, 4.0), entrant("slow", fit, 6.0)
     fast.needs_bytes, slow.needs_bytes = 500, 100
     judged.original, judged.answer_tokens = SimpleNamespace(token_bytes=4), 100
-    assert judged.leader_with_small_cache([fast, slow]) is fast
+    assert leader_with_small_cache(judged, [fast, slow]) is fast
     judged.most_bytes = 200
-    assert judged.leader_with_small_cache([fast, slow]) is fast, "400 of its 500 bytes are the cache"
+    assert leader_with_small_cache(judged, [fast, slow]) is fast, "400 of its 500 bytes are the cache"
     judged.most_bytes = 150
-    assert judged.leader_with_small_cache([fast, slow]) is slow
+    assert leader_with_small_cache(judged, [fast, slow]) is slow
     judged.most_bytes = 50
-    assert judged.leader_with_small_cache([fast, slow]) is slow
+    assert leader_with_small_cache(judged, [fast, slow]) is slow
     slow.needs_bytes = 400
-    assert judged.leader_with_small_cache([fast, slow]) is None
+    assert leader_with_small_cache(judged, [fast, slow]) is None
 
 
 def test_a_model_that_sees_gets_no_small_cache():
     judged = contest()
     forms = [entrant("fast", (0.0,) * len(BEFORE), 4.0)]
     judged.original, judged.answer_tokens = SimpleNamespace(token_bytes=4), 100
-    assert judged.leader_with_small_cache(forms) is forms[0]
+    assert leader_with_small_cache(judged, forms) is forms[0]
     judged.image_bytes = 1000
-    assert judged.leader_with_small_cache(forms) is None, "no text that judges it holds rows of a picture"
+    assert leader_with_small_cache(judged, forms) is None, "no text that judges it holds rows of a picture"
 
 
 def test_memory_counts_the_encoder_of_pictures_with_each_form_once_and_the_states_of_a_text():

@@ -119,7 +119,7 @@ def sent(folder: Path) -> dict[str, str]:
 def board(
     folder: Path, sent: dict[str, str], options: LanguageOptions, made: list[str]
 ) -> tuple[LanguageReport, Lines]:
-    """What the board makes of them: it reads no calibration text, and rewrites no model."""
+    """The board makes the forms: it reads no calibration text, and rewrites no model."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the board makes a form")

@@ -33,7 +33,7 @@ from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
 
 SHIPPED = Path(__file__).parents[3] / "models" / "tiny_lm"
 RUN_S = 0.5
-"""What one run of the decoder takes, by the clock of these tests."""
+"""Seconds that one run of the decoder takes, by the clock of these tests."""
 ANSWER_S = 4 * RUN_S
 ORIGINAL = SimpleNamespace(origin=SimpleNamespace(entries={}))
 PROCESS_S = 8 * ANSWER_S

@@ -146,7 +146,7 @@ def test_models_stay_where_the_budget_is_met_or_nothing_may_be_lost(tmp_path, pi
 
 
 class Scripted:
-    """What judging and measuring a combination would give, by the names of its forms."""
+    """Scripted results of judging and measuring combinations, by the names of their forms."""
 
     def __init__(self, losses: dict[str, float], misses: set[str]) -> None:
         self.losses, self.misses, self.proven = losses, misses, list[str]()

@@ -49,7 +49,7 @@ def tokens_of(model: LanguageModel, asked: AnswerOptions, prompt=PROMPT) -> list
 
 @pytest.fixture(scope="module")
 def plain(data: bytes) -> list[int]:
-    """What greedy decoding writes, token after token, from an empty cache."""
+    """Return the tokens of greedy decoding, one after the other, from an empty cache."""
     session = EXECUTOR.open(data, SessionOptions())
     with LanguageModel(session, byte_tokenizer(), 400, end=[256]) as opened:
         return tokens_of(opened, LONG)

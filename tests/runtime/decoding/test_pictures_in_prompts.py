@@ -19,7 +19,7 @@ from edgeopt.runtime.decoding.opening import open_language_model
 
 ASKED = AnswerOptions(most_tokens=8, ends=False)
 TILES = 5
-"""Of a picture of 90 x 120 pixels: four parts and the whole."""
+"""Tiles of a picture of 90 x 120 pixels: four parts and the whole."""
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.steps.convert.bfloat16_weights import store_in_bfloat16
-from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.kv_cache import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
 from edgeopt.steps.convert.weight_only import make_weight_only

@@ -120,7 +120,7 @@ def test_slots_prefixes_and_guesses_change_no_token(model):
 
 
 def test_a_text_is_shifted_and_pictures_are_not(file):
-    """What stays of a text is read again from where it stands then; an answer to pictures ends with the context."""
+    """The kept part of a text is read again from its new place; an answer to pictures ends with the context."""
     asked = AnswerOptions(most_tokens=90, ends=False, shifts=True)
     with open_language_model(file, 1, context=112)[0] as model:
         seen = model.generate(model.seen("What is this?", photos(1)), asked)

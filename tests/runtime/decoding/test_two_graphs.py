@@ -28,7 +28,7 @@ from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.runtime.decoding.prompt_plan import PromptPlan
 from edgeopt.runtime.decoding.sampling import odds_of
-from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.kv_cache import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.system.declared.target import find_target

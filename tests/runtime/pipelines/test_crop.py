@@ -1,4 +1,4 @@
-"""What is cut out: the best boxes, inside the picture, and where each came from."""
+"""Crops hold the best boxes, inside the picture, and know where each came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between requests and a model: who opens and frees it, who waits for a slot."""
+"""The holder of a model stands between it and requests: who opens and frees it, who waits for a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream changes while it runs: stages that overlap, levels down and up, a hung call; scripted times."""
+"""A stream changes while it runs: stages that overlap, levels down and up, a hung call; scripted times."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_transformer_is_mostly_matrices():
 
 @pytest.mark.parametrize("rounding", [to_nearest, nearest_with_zeros, k_quant])
 def test_a_large_table_is_rounded_some_rows_at_a_time(rounding, monkeypatch):
-    """What is tried of a block is several times as large as its weights: of a whole head that were gigabytes."""
+    """The trials of a block are several times as large as its weights: those of a whole head would take gigabytes."""
     monkeypatch.setattr(blocks, "_TOGETHER", 1 << 18)
     columns = np.random.default_rng(0).standard_normal((8192, 512), dtype=np.float32)
     tracemalloc.start()

@@ -30,7 +30,7 @@ from edgeopt.tasks.keypoints.decoders import DECODERS
 from edgeopt.tasks.keypoints.poses import Poses
 
 SIZE, CELLS, COUNT = (60, 100), (16, 24), 9
-"""Of the input, of a map, of points; a cell is no whole number of pixels."""
+"""Sizes of the input, of a map, of points; a cell is no whole number of pixels."""
 KEYPOINTS = Path(__file__).parents[2] / "trained" / "keypoints.onnx"
 
 

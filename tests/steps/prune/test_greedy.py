@@ -1,4 +1,4 @@
-"""What is cut next, where tables of time and loss are scripted."""
+"""The next cut, where tables of time and loss are scripted."""
 
 import math
 from itertools import pairwise

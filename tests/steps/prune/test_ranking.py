@@ -78,7 +78,7 @@ def test_every_channel_has_its_place_and_errors_never_fall(how, make):
 
 
 def test_the_error_is_what_least_squares_leaves():
-    """Of the four channels that stay, the best weights for what all eight gave, as NumPy solves it on the same rows."""
+    """The four channels that stay get the best weights for what all eight gave, as NumPy solves it on the same rows."""
     dense = wide()
     groups = trace(dense)
     statistics = collect(dense, pictures(dense), groups, looks=Looks(10**6))

@@ -1,4 +1,4 @@
-"""What is cut out of a net is made up for by what stays, in closed form."""
+"""The channels that stay make up for those that are cut out of a net, in closed form."""
 
 import math
 import os

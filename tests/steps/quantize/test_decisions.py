@@ -1,4 +1,4 @@
-"""What decided an INT8 model makes the same bytes again, through JSON, without a calibration or a clock."""
+"""The decisions of an INT8 model make the same bytes again, through JSON, without a calibration or a clock."""
 
 from __future__ import annotations
 

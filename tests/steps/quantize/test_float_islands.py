@@ -1,4 +1,4 @@
-"""What no grid can hold stays in float, with all that would be rounded in its place."""
+"""A tensor that no grid can hold stays in float, with all that would be rounded in its place."""
 
 from __future__ import annotations
 

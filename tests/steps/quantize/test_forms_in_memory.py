@@ -1,4 +1,4 @@
-"""What a search for INT8 holds of a model above 2 GB, in a process of its own: no form of it, and no second copy."""
+"""A search for INT8 holds no form of a model above 2 GB, and no second copy, in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forms once got wrong, judged with the engine's optimizations off against the float model so."""
+"""Faults that forms once had, judged with the engine's optimizations off against the float model so."""
 
 from __future__ import annotations
 

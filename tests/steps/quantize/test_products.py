@@ -72,7 +72,7 @@ ON_INTEGERS: dict[str, tuple[tuple[int, ...], Product]] = {
     "weights on both sides": ((8, 8), both_sides),
     "weights that are also added": ((8, 8), shared),
 }
-"""What the product reads, and the product, which every form can have on integers."""
+"""Inputs of the product, and the product, which every form can have on integers."""
 IN_FLOAT: dict[str, tuple[tuple[int, ...], Product]] = {
     "a matrix": ((8, 8), gemm(8, 16, 8, 16)),
     "a square matrix": ((8, 8), gemm(8, 8, 8, 8)),

@@ -1,4 +1,4 @@
-"""What is said to be rounded is what the placed graph rounds, for every form."""
+"""The table names the tensors that the placed graph rounds, for every form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `optimize` offers for a transformer, and leaves alone for others."""
+"""`optimize` has candidates for a transformer that it leaves alone for others."""
 
 from __future__ import annotations
 

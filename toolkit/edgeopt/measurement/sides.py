@@ -223,7 +223,7 @@ class CheckedSides(Sides, Protocol):
 
     @property
     def guards(self) -> Mapping[str, CheckGuard]:
-        """Guards of `check` besides its times, by the name that `--skip` takes."""
+        """Guards of `check` that its kind alone has, by the name that `--skip` takes; others: `check/guards.py`."""
         ...
 
     def limits(self, wishes: Mapping[str, float]) -> Check:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from edgeopt.errors import EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS, WORD_OF
+from edgeopt.errors import DONE, EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS, WORD_OF
 from edgeopt.system.machine.environment import Environment
 
 SCHEMA = 5
@@ -29,10 +29,10 @@ class ResultHead:
     """The command that made the result: `bench`."""
     kind: str | None
     """Kind of workload: `frames`, `generation`, `pipeline`, `endpoint`; null where the command is about none."""
-    verdict: str | None
-    """PASS, FAIL, INCONCLUSIVE, NOISY or INVALID; of `compare` FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE; UPDATED
-    where `check` wrote the baseline; null where nothing was judged, or an interrupt cut the judging short. Beside an
-    exit code of 2, 3 or 4 it is the word of that code."""
+    verdict: str
+    """PASS, FAIL, INCONCLUSIVE, NOISY or INVALID; of `compare` FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE; DONE where
+    nothing was judged, or an interrupt cut the judging short. Beside an exit code of 2, 3 or 4 it is the word of that
+    code. A terminal's last lines begin with it, where INCONCLUSIVE is "NOT DECIDED", and INVALID "NOISY"."""
     exit_code: int
     """Exit code of the command with this result."""
     environment: Environment | None
@@ -64,7 +64,7 @@ class Result(ABC):
 
     @property
     def verdict_word(self) -> str:
-        """The verdict by what was judged, which the head tells as far as the exit code bears it out; empty: none.
+        """The verdict by what was judged, which the head tells as far as the exit code bears it out; empty: DONE.
 
         Of a result that does not say otherwise it is the word of an exit code of 2, 3 or 4.
         """
@@ -82,7 +82,7 @@ class Result(ABC):
         return ResultHead(
             command=self.command,
             kind=getattr(self, "kind", "") or None,
-            verdict=_verdict_beside(self._exit_code, self.verdict_word) or None,
+            verdict=_verdict_beside(self._exit_code, self.verdict_word),
             exit_code=self._exit_code,
             environment=getattr(self, "environment", None),
         )
@@ -149,13 +149,10 @@ def fields_as_json(result: Result) -> dict[str, Any]:
 
 
 def _verdict_beside(exit_code: int, word: str) -> str:
-    """Return the verdict of a head: the exit code's where the word says another, and none of what was cut short.
-
-    A verdict on a budget that nobody asked for may be any beside 0.
-    """
+    """Return the verdict of a head: the exit code's where the word says another, and DONE of what was cut short."""
     if exit_code == EXIT_INTERRUPTED:
-        return ""
-    return word if exit_code in (EXIT_PASS, EXIT_OF.get(word)) else WORD_OF.get(exit_code, word)
+        return DONE
+    return (word if exit_code in (EXIT_PASS, EXIT_OF.get(word)) else WORD_OF.get(exit_code, word)) or DONE
 
 
 def _strict(value: Any) -> Any:

@@ -20,7 +20,7 @@ from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
 from edgeopt.recipes.inputs.preprocess import Colour, Decode, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.scoring.match_tables import FOUND
+from edgeopt.recipes.scoring.average_precision import FOUND
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._embedding import put_after, put_before, why_not_embedded

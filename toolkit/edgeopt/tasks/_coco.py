@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels.boxes import BoxLabels
-from edgeopt.recipes.scoring.match_tables import MatchTable, match_tables
+from edgeopt.recipes.scoring.average_precision import MatchTable, match_tables
 
 
 def category_ids(labels: BoxLabels, class_names: Sequence[str]) -> dict[int, int]:

@@ -18,7 +18,7 @@ from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.outputs.output_shapes import require_fit
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.scoring.match_tables import MatchTable
+from edgeopt.recipes.scoring.average_precision import MatchTable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
 

@@ -36,7 +36,9 @@ def shown(result: BenchResult, module: BenchOfKind) -> Performed[BenchResult]:
 def checked(source: str, options: object, wishes: Mapping[str, object], tell: Tell | None) -> Performed[CheckReport]:
     """Do what `check` does, and say how it is shown."""
     kind, chosen = prepare("check", (source,), options, wishes)
-    report = check_sides(kind.module("check"), source, chosen, tell, kind=kind.name, noun=kind.noun, names=kind.checks)
+    report = check_sides(
+        kind.module("check"), source, chosen, tell, kind=kind.name, noun=kind.noun, own_checks=kind.checks
+    )
     return Performed(report, check_summary.summarize)
 
 

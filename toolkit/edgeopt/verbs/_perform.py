@@ -52,7 +52,7 @@ def perform(verb: str, source: str, options: Any, values: Mapping[str, Any], hea
     """Do a verb that each kind does in a file of its own.
 
     Args:
-        verb: A name of `workloads.VERBS`.
+        verb: One of `workloads.verbs()`.
         source: What it is pointed at.
         options: The kind's own dataclass; None: the defaults.
         values: Fields of it that differ, by name.

@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.check.options import CHECKS_OF_ALL
 from edgeopt.system.declared import registry
 from edgeopt.system.declared.options import Option, Syntax, default_of, flags_of, options_of
 
 Chosen = TypeVar("Chosen", bound=Any)
 """Options of a verb."""
-VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
 SIDE_VERBS = ("compare", "check")
 """Verbs that are written once, over the sides that a kind opens in its file `sides.py`."""
 _NOT_BELOW_ZERO = frozenset({Syntax.SECONDS, Syntax.MILLISECONDS, Syntax.BYTES})
@@ -53,7 +53,7 @@ class Kind:
     require: Callable[[str], None]
     """Raise EdgeoptError where a source of this kind is not there, or damaged."""
     checks: tuple[str, ...] = ()
-    """Checks that `check --skip` can leave out: `latency`, and the names of the guards of its sides."""
+    """Checks that it has beside those of every kind (`measurement.check.options`): names of the guards of its sides."""
     phone_reason: str = "edgeopt-runner runs single models of frames on a phone"
     """Why it does not run on phones; empty: it does."""
     exports: Callable[[str, str], bool] = lambda *_: False
@@ -155,7 +155,13 @@ def file_of(verb: str) -> str:
 
 def names_of_checks() -> str:
     """Return what `check` can leave out, of all kinds, as help lists it."""
-    return ", ".join(dict.fromkeys(name for kind in reversed(kinds()) for name in kind.checks))
+    own = (name for kind in reversed(kinds()) for name in kind.checks)
+    return ", ".join(dict.fromkeys((*CHECKS_OF_ALL, *own)))
+
+
+def verbs() -> tuple[str, ...]:
+    """Return every verb that some kind has options for."""
+    return tuple(dict.fromkeys(verb for kind in reversed(kinds()) for verb in kind.options))
 
 
 @cache

@@ -108,6 +108,11 @@ class BenchResult(Result):
 
     @property
     def verdict_word(self) -> str:
+        """The verdict on limits that the user set; of a budget that nobody asked for PASS alone."""
+        return self.budget_word if self.is_gate or self.budget_word == "PASS" else ""
+
+    @property
+    def budget_word(self) -> str:
         """The verdict, also on a budget that nobody asked for; NOISY or INVALID where the machine allows none."""
         if self.verdict is None:
             return ""

@@ -108,5 +108,5 @@ def show_frame_budget(result: BenchResult, detail: str) -> Value:
     if result.is_gate:
         return Value("budget", detail)
     words = {"": "", "PASS": "", "FAIL": "missed: "}
-    word = words.get(result.verdict_word, "not decided: ")
+    word = words.get(result.budget_word, "not decided: ")
     return Value("budget", f"{word}{detail}", more="the target's own; --budget makes it a gate")

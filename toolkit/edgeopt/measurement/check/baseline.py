@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.measurement.resources.trust import read_trust, told_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.report.result import SCHEMA, Result
 from edgeopt.system.disk import assets
@@ -57,8 +58,7 @@ class Baseline(Result):
             "threads": self.threads,
             "held": dict(self.held),
             "holds_times": self.samples is not None,
-            "trust": self.trust,
-            "trust_reasons": list(self.trust_reasons),
+            "trust": told_trust("; ".join((self.trust, *self.trust_reasons))),
         }
 
     def locate(self, file: Path) -> str | None:
@@ -127,6 +127,7 @@ def damaged(file: Path, error: Exception) -> InvalidFileError:
 
 
 def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
+    level, *reasons = read_trust(values["trust"]).split("; ")
     return Baseline(
         name=str(values["name"]),
         kind=str(values["kind"]),
@@ -136,8 +137,8 @@ def _parse(values: Mapping[str, Any], samples: Samples | None) -> Baseline:
         sha256=str(values["sha256"]),
         threads=int(values["threads"]),
         held=dict(values["held"].items()),
-        trust=str(values["trust"]),
-        trust_reasons=tuple(str(reason) for reason in values["trust_reasons"]),
+        trust=level.lower(),
+        trust_reasons=tuple(str(reason) for reason in values.get("trust_reasons", reasons)),
         environment=Environment.from_json(values.get("environment")),
         samples=samples,
     )

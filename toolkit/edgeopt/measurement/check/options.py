@@ -21,6 +21,8 @@ from edgeopt.system.declared.options import FileUse, OptionGroup, Syntax, option
 
 BASELINE = OptionGroup("baseline", "The baseline", "the figures to check against")
 ALLOWED = OptionGroup("allowed", "What is allowed", "limits against the baseline")
+CHECKS_OF_ALL = ("latency", "size")
+"""Checks of every kind of workload, which `--skip` can leave out; `guards.py` makes those besides the times."""
 SECONDS = 20.0
 STARTS = 10
 _STANDARD = Check()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
+from edgeopt.errors import DONE, EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop
-from edgeopt.measurement.resources.trust import TrustLevel, undecided
+from edgeopt.measurement.resources.trust import TrustLevel, told_trust, undecided
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.default_limits import Check
 from edgeopt.report.result import Result, fields_as_json
@@ -73,10 +73,10 @@ class CheckReport(Result):
 
     @property
     def verdict(self) -> str:
-        """`FAIL`, `NOISY`, `INCONCLUSIVE`, `PASS`, or `UPDATED`."""
+        """`FAIL`, `NOISY`, `INCONCLUSIVE`, `PASS`, or `DONE` where the baseline was written."""
         verdicts = {result.verdict for result in self.results}
         if self.updated:
-            return "UPDATED"
+            return DONE
         if CheckVerdict.FAIL in verdicts:
             return "FAIL"
         if any(result.is_blocked for result in self.results):
@@ -102,7 +102,7 @@ class CheckReport(Result):
 
     def own_figures(self) -> dict[str, Any]:
         """Return plain values."""
-        return fields_as_json(self)
+        return {**fields_as_json(self), "trust": told_trust(self.trust)}
 
 
 def judge_time(

@@ -16,7 +16,8 @@ from typing import Any
 from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.baseline import Baseline, damaged, path_from, read_baseline, remedy_of, write_baseline
-from edgeopt.measurement.check.options import Gate
+from edgeopt.measurement.check.guards import guards_of
+from edgeopt.measurement.check.options import CHECKS_OF_ALL, Gate
 from edgeopt.measurement.check.result import (
     CheckReport,
     CheckResult,
@@ -32,8 +33,8 @@ from edgeopt.recipes.default_limits import MAX_DROP, Check
 from edgeopt.system.disk.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
-LATENCY = "latency"
-"""Check of every kind of workload; the other checks are guards."""
+LATENCY, *_ = CHECKS_OF_ALL
+"""The check of times; the other checks are guards."""
 _NOT_MEASURED = "not judged: latency was skipped"
 
 
@@ -45,7 +46,7 @@ def check(
     *,
     kind: str,
     noun: str,
-    names: tuple[str, ...],
+    own_checks: tuple[str, ...],
 ) -> CheckReport:
     """Check a workload against a baseline, or write the baseline from it.
 
@@ -57,13 +58,14 @@ def check(
         tell: Hears progress.
         kind: Name of its kind of workload.
         noun: As messages call a workload of its kind: `a language model`.
-        names: What may be left out: `latency`, and the guards of the kind.
+        own_checks: Names of the guards that its kind alone has, which may be left out as those of all kinds may.
 
     Raises:
         EdgeoptError: If the baseline is missing, damaged or of another kind, or the workload cannot be used.
     """
     began_s, file = perf_counter(), Path(options.baseline)
     require_measurable(options.seconds, options.seed, options.threads)
+    names = (*CHECKS_OF_ALL, *own_checks)
     for name in options.skip:
         if name not in names:
             raise NotFoundError(f"check of {noun}", name, names)
@@ -139,7 +141,7 @@ def _check(
     if LATENCY not in options.skip:
         latency = _check_latency(sides, stored, limits.latency_ratio, why_not, options, tell)
     results = list(latency.results)
-    for name, guard in sides.guards.items():
+    for name, guard in guards_of(sides).items():
         if name in options.skip:
             results.append(skipped(name.replace("_", " ")))
             continue
@@ -158,7 +160,7 @@ def _read_held(sides: CheckedSides, stored: Baseline, file: Path) -> dict[str, A
     Raises:
         InvalidFileError: If it is damaged.
     """
-    guards = sides.guards
+    guards = guards_of(sides)
     try:
         return {name: guards[name].read(value) for name, value in stored.held.items() if name in guards}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -221,7 +223,8 @@ def _against_stored(samples: Samples, then: Samples, part: str) -> Ratio | None:
 def _update(sides: CheckedSides, kind: str, noun: str, options: Gate, file: Path, tell: Tell | None) -> CheckReport:
     """Measure alone and write the baseline."""
     (now,) = sides.facts
-    held = {name: guard.hold(tell) for name, guard in sides.guards.items() if name not in options.skip}
+    guards = guards_of(sides)
+    held = {name: guard.hold(tell) for name, guard in guards.items() if name not in options.skip}
     held = {name: value for name, value in held.items() if value is not None}
     samples, trust = (None, None) if LATENCY in options.skip else sides.run_alone(options.seconds, tell)
     baseline = Baseline(
@@ -239,7 +242,7 @@ def _update(sides: CheckedSides, kind: str, noun: str, options: Gate, file: Path
         samples=samples,
     )
     write_baseline(baseline, file)
-    notes = [note for name, guard in sides.guards.items() if name not in held for note in guard.note_unheld()]
+    notes = [note for name, guard in guards.items() if name not in held for note in guard.note_unheld()]
     if trust and trust.level is not TrustLevel.TRUSTED:
         hint = "keep the model, or write it again on a quiet machine"
         more = "only a check in turns with the model itself can judge its latency"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edgeopt.measurement.bench.columns import GAPS, Cell, timed
+from edgeopt.measurement.bench.columns import FIRST_TOKEN, GAPS, Cell, timed
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.endpoint.result import EndpointResult, EndpointTimes
@@ -72,13 +72,13 @@ def view_endpoint(result: EndpointResult) -> BenchView:
         "prompt tokens": _prompt_tokens,
         "answers": _answers,
         "queue p50": timed("queue.p50"),
-        **_FIRST,
+        **FIRST_TOKEN,
     }
     following: dict[str, Cell] = {
         "asked": lambda times: times.name,
         "answer tokens": lambda times: f"{times.output_tokens:.0f}",
         "TPOT p50 ms": timed("tpot.p50", interval=True),
-        **{head: timed(figure) for head, figure in GAPS.items()},
+        **GAPS,
         "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
         "goodput": lambda times: f"{times.good_per_s:.3g}/s",
     }
@@ -110,20 +110,13 @@ def _answers(times: EndpointTimes) -> str:
     return f"{times.answers}{f' of {times.asked}' if times.problems else ''}"
 
 
-_FIRST: dict[str, Cell] = {
-    "TTFT p50 ms": timed("ttft.p50", interval=True),
-    "TTFT p95": timed("ttft.p95"),
-    "TTFT max": timed("ttft.max"),
-}
-
-
 def _turns(result: EndpointResult) -> Section:
     """Return the turns of conversations, and how the first token and the prompt grow from the first to the last."""
     columns: dict[str, Cell] = {
         "turn": lambda times: times.name.removeprefix("turn "),
         "prompt tokens": _prompt_tokens,
         "answers": _answers,
-        **_FIRST,
+        **FIRST_TOKEN,
         "TPOT p50": timed("tpot.p50"),
     }
     if not result.turns:

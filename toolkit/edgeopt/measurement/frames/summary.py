@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgeopt.errors import NoteKind
-from edgeopt.measurement.bench.columns import stage_table
+from edgeopt.measurement.bench.columns import LESS, stage_table
 from edgeopt.measurement.bench.summary import show_frame_budget
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.charts import budget_line, draw_run
@@ -73,10 +73,9 @@ def _stage_table(result: FrameBenchResult) -> Table:
     def share(part: str) -> Callable[[str], str]:
         return lambda name: f"{getattr(shares[name], part):.1%}" if name in shares else ""
 
-    figures = ("min", "p1", "p5", "mean", "p50", "p90", "p95", "p99", "max")
     more = {"share": share("mean_ratio"), "tail": share("tail_ratio")}
-    less = ("p1", "p5", "tail", "min", "p95", "mean", "max", "p90", "share", "p99")
-    return stage_table(ordered | result.waits, figures, more=more, less=less)
+    first, then, last = LESS
+    return stage_table(ordered | result.waits, more=more, less=(*first, "tail", *then, "share", *last))
 
 
 def _about_times(result: FrameBenchResult) -> Values:

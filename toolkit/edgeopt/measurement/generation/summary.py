@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from edgeopt.measurement.bench.columns import Cell, timed
+from edgeopt.measurement.bench.columns import FIRST_TOKEN, GAPS_WITH_INTERVALS, Cell, timed
 from edgeopt.measurement.bench.view import BenchView
 from edgeopt.measurement.fresh_process.cold_start import ColdStart
 from edgeopt.measurement.fresh_process.summary import cold_section
@@ -32,8 +32,7 @@ def view_generation(result: GenerationResult) -> BenchView:
     first: dict[str, Cell] = {
         "prompt": lambda times: times.name,
         "answers": lambda times: str(times.answers),
-        "TTFT p50 ms": timed("ttft.p50", interval=True),
-        "TTFT max": timed("ttft.max"),
+        **FIRST_TOKEN,
         "prefill": lambda times: _rate(times.prefill_tokens_per_s),
         "tokenize p50 ms": timed("tokenize.p50"),
     }
@@ -59,14 +58,8 @@ def view_generation(result: GenerationResult) -> BenchView:
         "cost of 1000": lambda times: f"{cost.per_thousand:.3g}" if (cost := result.cost_of(times)) else "",
         "detokenize ms": timed("detokenize.p50"),
     }
-    gaps: dict[str, Cell] = {
-        "prompt": lambda times: times.name,
-        "ITL p50 ms": timed("itl.p50", interval=True),
-        "ITL p95": timed("itl.p95", interval=True),
-        "ITL p99": timed("itl.p99", interval=True),
-        "ITL max": timed("itl.max"),
-    }
-    less = ["tokenize p50 ms", "TTFT max"]
+    gaps: dict[str, Cell] = {"prompt": lambda times: times.name, **GAPS_WITH_INTERVALS}
+    less = ["tokenize p50 ms", "TTFT p95", "TTFT max"]
     decided = "; ".join(f"{name}: {verdict.sentence}" for name, verdict in result.decisive)
     output = plural(round(result.lengths[0].output_tokens), "token")
     sections = (
@@ -78,7 +71,7 @@ def view_generation(result: GenerationResult) -> BenchView:
             f"Time for each token after it, answers of {output}",
             make_table(result.lengths, following, less=["detokenize ms"], is_whole=True),
         ),
-        Section("Gaps between tokens (ITL)", make_table(result.lengths, gaps, is_whole=True)),
+        Section("Gaps between tokens (ITL, ms)", make_table(result.lengths, gaps, is_whole=True)),
         *(_guesses(result.forecast) if result.forecast else ()),
         *(load_sections(result.loads) if result.loads else ()),
         *(_cold(result.cold, result.lengths[0]) if result.cold else ()),

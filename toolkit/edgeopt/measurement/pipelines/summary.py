@@ -21,7 +21,7 @@ def view_pipeline(result: PipelineResult) -> BenchView:
     """Return each stage of the file against the budget, then what is timed in it."""
     drawn = draw_run(result.name, result.samples, budget_line(result.budget_ms))
     times = {name: other for name, other in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
-    table = stage_table(times, ("mean", "p50", "p90", "p99", "max"))
+    table = stage_table(times)
     stage = next(finding for finding in result.findings if finding.rule == "stage")
     worst = max(result.costs, key=lambda cost: cost.mean_ms)
     return BenchView(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +145,36 @@ def warning_of(trust: str) -> str:
     text = _WARNINGS.get(TrustLevel(level.lower()), "") if level else ""
     names = ", ".join(reason.partition(":")[0] for reason in reasons)
     return f"{level}: {text}{f' ({names})' if names else ''}" if text else ""
+
+
+def told_trust(trust: str) -> dict[str, Any] | None:
+    """Return the words of a run's trust as the JSON of every result has them; None: nothing was recorded.
+
+    They are `level` and `reasons`, each with `name` and `detail`; where a whole `Trust` is stored, it has more beside.
+
+    Args:
+        trust: `str(Trust)`.
+    """
+    level, *reasons = trust.split("; ")
+    if level.lower() not in {*TrustLevel}:
+        return None
+    named = (reason.partition(": ") for reason in reasons)
+    return {"level": level.lower(), "reasons": [{"name": name, "detail": detail} for name, _, detail in named]}
+
+
+def read_trust(told: Any) -> str:
+    """Return the words that `told_trust` made JSON of; those of an older result are words already.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if told is None or isinstance(told, str):
+        return told or ""
+    try:
+        reasons = [": ".join(filter(None, (str(each["name"]), str(each["detail"])))) for each in told["reasons"]]
+        return "; ".join([TrustLevel(told["level"]).upper(), *reasons])
+    except (KeyError, TypeError) as error:
+        raise ValueError("trust has no level and reasons") from error
 
 
 def undecided(level: str, seen: str) -> str:

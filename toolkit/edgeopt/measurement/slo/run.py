@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.bench.stored import read_stored
+from edgeopt.measurement.resources.trust import told_trust
 from edgeopt.measurement.samples import FRAME
 from edgeopt.measurement.slo.day import DayPlan, plan_day, read_rates
 from edgeopt.measurement.slo.plan import LoadPoint, Objective, SloPlan, Tell, Trials, plan_replicas
@@ -51,7 +52,7 @@ class SloResult(Result):
         """Return plain values."""
         return {
             "name": self.name,
-            "trust": self.trust,
+            "trust": told_trust(self.trust),
             "plan": self.plan.as_json(),
             "day": self.day.as_json() if self.day else None,
             "notes": [asdict(note) for note in self.notes],

@@ -25,7 +25,7 @@ from edgeopt.recipes.inputs.feeding import fed
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.scoring.match_tables import FOUND
+from edgeopt.recipes.scoring.average_precision import FOUND
 from edgeopt.runtime.devices.availability import load_executor
 from edgeopt.tasks import make_task
 

@@ -52,8 +52,6 @@ _FASTEST = 4
 """Times as fast as the original that no form reads a prompt."""
 _AS_FAST = 1 / 1.02
 """Speed over another form from which on one is no slower: what `ratio_of_rounds` counts as equal."""
-_SAVED = 3 / 4
-"""Share of the memory of a cache in floats that one in 8 bits does not take."""
 
 
 @dataclass
@@ -284,17 +282,6 @@ class FormContest:
         if self.clients > 1:  # slots keep the states that a run reads beside those that it writes, and a page each
             each += opened.state_bytes + (opened.elsewhere.page_bytes if opened.elsewhere else 0)
         return int(alone + self.image_bytes + self.clients * each)
-
-    def leader_with_small_cache(self, entrants: Sequence[Entrant]) -> Entrant | None:
-        """Return the fastest that memory holds, or would hold if its cache were in 8 bits; None: nobody.
-
-        Of a model that sees nobody: no text that calibrates or judges such a cache holds the rows of a picture.
-        """
-        if self.image_bytes:
-            return None
-        tokens = self.clients * self.answer_tokens
-        saved = 0.0 if self.most_bytes == math.inf else _SAVED * tokens * self.original.token_bytes
-        return self.leader([entrant for entrant in entrants if entrant.needs_bytes - saved <= self.most_bytes])
 
     def replaced_by(self, entrant: Entrant, entrants: Sequence[Entrant]) -> str:
         """Return the form in whose place one with a small cache is written, as it is proven no slower; empty: none."""

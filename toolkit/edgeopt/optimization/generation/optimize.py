@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.export.export import names_decoder
-from edgeopt.graph.model import load_model
 from edgeopt.measurement.generation.long_windows import score_long_text
 from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS, score_text
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
@@ -27,8 +26,9 @@ from edgeopt.optimization.generation.forms.image_encoder import (
     require_seeing,
 )
 from edgeopt.optimization.generation.forms.kinds import FITTED, FORMS, LATE, precision_of, with_chunks
-from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewhere, scheme_of
-from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split, enter_split_with_small_cache
+from edgeopt.optimization.generation.forms.kv_cache import enter_with_small_cache
+from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewhere
+from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.life import (
     Made,
@@ -52,13 +52,11 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
-from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.system.declared.target import TargetElsewhere
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, require_time, time_left_s
 from edgeopt.system.text import plural, typed_duration
 
 _NOT_TOGETHER = "time limit reached: not all two graphs and forms by OpenVINO were tried"
-_NO_SMALL_CACHE = "no cache in 8 bits is tried: no text that calibrates or judges it holds the rows of a picture"
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
 
@@ -224,14 +222,8 @@ def _enter(contest: FormContest, place: Workplace, made: Made, ahead: Ahead) -> 
             _enter_together(contest, place, made)
         if not is_whole:
             break
-    leaders = _leaders_with_small_cache(contest, made.entrants)
-    if contest.image_bytes:
-        made.more.append(Note(NoteKind.INFO, _NO_SMALL_CACHE))
-    contest.drop_large(made.entrants)
-    for leader in leaders:
-        enter = enter_split_with_small_cache if leader.prompts_by else _enter_with_small_cache
-        made.more += enter(leader, contest, place, made.entrants)
-        contest.drop_large(made.entrants)
+    for note in enter_with_small_cache(contest, place, made.entrants):
+        made.more.append(note)  # one by one: those before the end of a time limit stay
     ahead.tell_making(len(place.of.forms), len(place.of.forms), made.entrants)
     if not is_whole:
         raise OutOfTime
@@ -260,39 +252,6 @@ def _enter_together(contest: FormContest, place: Workplace, made: Made) -> None:
     stale = {no_time(name).detail for name in contest.tried}
     kept = [note for note in made.more if note.detail not in stale and not note.detail.endswith(NO_SECOND)]
     made.more[:] = kept + [note for note in notes if note not in kept]
-
-
-def _leaders_with_small_cache(contest: FormContest, entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Return who is let in again with a small cache: the fastest, and of two graphs the fastest single one beside it.
-
-    Two graphs may go out later for a single one, which then has a small cache to choose. Another engine than ONNX
-    Runtime writes into no cache in integers.
-    """
-    here = [entrant for entrant in entrants if not (entrant.engine or scheme_of(entrant.prompts_by))]
-    leaders = [contest.leader_with_small_cache(here)]
-    if leaders[0] is not None and leaders[0].prompts_by:
-        leaders.append(contest.leader_with_small_cache([entrant for entrant in here if not entrant.prompts_by]))
-    return [leader for leader in leaders if leader is not None]
-
-
-def _enter_with_small_cache(
-    leader: Entrant, contest: FormContest, place: Workplace, entrants: list[Entrant]
-) -> list[Note]:
-    """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
-    name, text = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
-    if not contest.has_time(entrants):
-        return [no_time(name)]
-    try:
-        made = make_integer_cache(load_model(leader.file, in_place=True), place.cache_ranges())
-    except InvalidFileError as error:
-        return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", error.remedy)]
-    if not made.changes:
-        return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
-    entrant = Entrant(name, text, leader.precision, place.write(name, made.model), cache_of=leader.name)
-    try:
-        return contest.admit(entrant, entrants)
-    except EdgeoptError as error:
-        return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
 
 
 def _guessing(report: LanguageReport, contest: FormContest, shares: TimeShares) -> GuessChoice:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
-from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.optimization.report.columns import Columns, make_candidates_table, make_document, size_of
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines
@@ -76,8 +75,8 @@ def _ms(form: LanguageForm, part: str) -> str:
 def _verdict(report: LanguageReport) -> VerdictLines:
     best, written = report.best, str(report.bundle or report.folder)
     command, facts = f"edgeopt run {written} {report.asks}", list[Value]()
+    outcome = CommandOutcome.DONE
     if best.name in ORIGINALS:
-        outcome = CommandOutcome.DONE
         why = "is proven faster for these lengths"
         if report.memory_bytes is not None and best.needs_bytes > report.memory_bytes:
             why = f"that may be chosen fits into {format_bytes(report.memory_bytes)}"
@@ -85,7 +84,6 @@ def _verdict(report: LanguageReport) -> VerdictLines:
         facts = _memory(report)
     else:
         speed = best.speed["answer"]
-        outcome = CommandOutcome.FASTER if speed.verdict is Change.FASTER else CommandOutcome.DONE
         split = f" (prompts by {best.prompts_by}, tokens by {best.tokens_by})" if best.prompts_by else ""
         sentence = (
             f"{best.name}{split} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.accuracy.judgement import Word
-from edgeopt.measurement.resources.trust import TrustLevel, undecided, warning_of
+from edgeopt.measurement.resources.trust import TrustLevel, read_trust, told_trust, undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.optimization.candidate import Candidate, Latency
 from edgeopt.report.result import HEAD, SCHEMA, Result, fields_as_json
@@ -166,7 +166,8 @@ class Report(Result, Generic[C]):
         """Return plain values."""
         derived = {name: getattr(self, name) for name in self.derived}
         bundle = None if self.bundle is None else str(self.bundle)
-        return {**fields_as_json(self), **derived, "folder": str(self.folder), "bundle": bundle}
+        told = {"trust": told_trust(self.trust), "folder": str(self.folder), "bundle": bundle}
+        return {**fields_as_json(self), **derived, **told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +222,12 @@ class FramesReport(Report[Candidate]):
 
     @property
     def verdict_word(self) -> str:
-        """The verdict; of a budget that nobody asked for PASS only on a quiet machine, and of proven answers."""
-        if self.is_gate or self.latency is None:
+        """The verdict; of a budget that nobody asked for PASS alone, on a quiet machine, and of proven answers."""
+        if self.is_gate:
             return self.verdict
         judged = self.best.judgement
-        is_open = self.verdict == "PASS" and judged is not None and not judged.is_proven
-        return self.noise or ("INCONCLUSIVE" if is_open else self.verdict)
+        is_open = judged is not None and not judged.is_proven
+        return "PASS" if self.verdict == "PASS" and not self.noise and not is_open else ""
 
     @property
     def verdict_line(self) -> str:
@@ -320,6 +321,7 @@ def report_of(folder: Path, values: Mapping[str, Any], kind: type[R]) -> R:
     stored = {key: value for key, value in values.items() if key not in derived}
     bundle = folder / "bundle" if values.get("bundle") is not None else None
     try:
+        stored["trust"] = read_trust(stored.get("trust"))
         environment = Environment.from_json(values.get("environment"))
         report = parse_table(kind, stored, where, {"folder": folder, "bundle": bundle, "environment": environment})
     except ValueError as error:

@@ -5,7 +5,6 @@ Source: COCO; pycocotools, `COCOeval`. What overlaps is the task's: boxes, masks
 
 from __future__ import annotations
 
-from edgeopt.recipes.metrics import Metric
-from edgeopt.recipes.scoring.match_tables import FOUND, resampled_precision
+from edgeopt.recipes.scoring.average_precision import average_precision
 
-METRIC = Metric(FOUND, resampled_precision, lambda tables, pictures: 0.01)
+METRIC = average_precision()

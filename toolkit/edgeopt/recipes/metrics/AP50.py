@@ -5,17 +5,6 @@ Source: COCO; pycocotools, `COCOeval`. What overlaps is the task's: see `AP`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from edgeopt.recipes.scoring.average_precision import average_precision
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edgeopt.recipes.metrics import Counts, Metric
-from edgeopt.recipes.scoring.match_tables import FOUND, MatchTable, resampled_precision
-
-
-def _precision(tables: Sequence[MatchTable], counts: Counts) -> NDArray[np.float64]:
-    return resampled_precision(tables, counts, overlap=0.5)
-
-
-METRIC = Metric(FOUND, _precision, lambda tables, pictures: 0.01)
+METRIC = average_precision(overlap=0.5)

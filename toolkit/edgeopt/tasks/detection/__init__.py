@@ -18,7 +18,7 @@ from edgeopt.recipes.inputs.preprocess import Geometry
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.outputs.learned import LearnedHead
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.scoring.match_tables import MatchTable
+from edgeopt.recipes.scoring.average_precision import MatchTable
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._json_numbers import pixels_as_json, point_as_json, score_as_json
 from edgeopt.tasks._losses import worst_error

@@ -161,8 +161,8 @@ class FrameRun(LiveOptions):
     )
 
 
-CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
-"""Checks that `check --skip` can leave out."""
+CHECKS = ("accuracy", "memory", "cold_start", "placement")
+"""Checks besides those of every kind."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": FrameBench,

@@ -13,7 +13,6 @@ from edgeopt.executors import TRANSFERS
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, require_metric
 from edgeopt.measurement.check.run import thresholds_of
-from edgeopt.measurement.check.size import SizeGuard
 from edgeopt.measurement.load.closed_loop import Pictures, run_frames
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.opening.subject import Subject, choose_frames, shapes_of
@@ -106,10 +105,9 @@ class FrameSides:
 
     @cached_property
     def guards(self) -> Mapping[str, CheckGuard]:
-        """Guards of `check` besides its times."""
+        """Guards of `check` besides those of every kind."""
         return {
             "accuracy": AccuracyGuard(self.sides, self.labelled, self.frames),
-            "size": SizeGuard(self.sides[-1].size_bytes),
             "memory": MemoryGuard(self.sides, self.starts),
             "cold_start": ColdStartGuard(self.sides, self.starts),
             "placement": PlacementGuard(self.sides[-1]),

@@ -288,8 +288,8 @@ class GenerationServe(ServeFlags):
     voice_activity: str | None = _voice_option(SERVED_SPEECH)
 
 
-CHECKS = ("latency", "accuracy", "size", "memory")
-"""Checks that `check --skip` can leave out; `accuracy` is the perplexity, `memory` the cache."""
+CHECKS = ("accuracy", "memory")
+"""Checks besides those of every kind; `accuracy` is the perplexity, `memory` the cache."""
 OPTIONS: Mapping[str, type] = {
     "inspect": FrameInspect,
     "bench": GenerationBench,

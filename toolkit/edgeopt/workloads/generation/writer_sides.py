@@ -14,7 +14,6 @@ import numpy as np
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.measurement.check.run import thresholds_of
-from edgeopt.measurement.check.size import SizeGuard
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.held_out import lengths_of
 from edgeopt.measurement.generation.options import SideOptions
@@ -111,11 +110,10 @@ class GenerationSides:
 
     @cached_property
     def guards(self) -> Mapping[str, CheckGuard]:
-        """Guards of `check` besides its times."""
+        """Guards of `check` besides those of every kind."""
         now = self.sides[-1]
         guards: dict[str, CheckGuard] = {
             "accuracy": PerplexityGuard(self.sides, self.text),
-            "size": SizeGuard(now.model.origin.size_bytes),
             "memory": CacheGuard(now.model.token_bytes),
         }
         if self.budget:

@@ -17,7 +17,6 @@ import numpy as np
 from edgeopt.errors import Note
 from edgeopt.measurement.accuracy.bootstrap import drop_between, drop_of_means
 from edgeopt.measurement.check.run import thresholds_of
-from edgeopt.measurement.check.size import SizeGuard
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.pipelines.bench import choose_pictures
 from edgeopt.measurement.pipelines.given import OpenedPipeline, open_pipeline
@@ -115,11 +114,10 @@ class PipelineSides:
 
     @cached_property
     def guards(self) -> Mapping[str, CheckGuard]:
-        """Guards of `check` besides its times."""
+        """Guards of `check` besides those of every kind."""
         now = self.sides[-1]
         return {
             "accuracy": AnswerGuard(self.judge, now.pipeline, now.opened.description.least_agreement, self.is_made_up),
-            "size": SizeGuard(now.facts.size_bytes or 0),
         }
 
     @property

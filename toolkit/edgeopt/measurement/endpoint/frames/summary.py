@@ -51,7 +51,7 @@ def view_server(result: FrameServerResult) -> BenchView:
 
 def _stages(times: Mapping[str, Summary]) -> Table:
     """Return a row a stage, with the intervals of its median and its 95th percentile."""
-    return stage_table(times, ("p50", "p95", "p99", "max"), intervals=("p50", "p95"), less=("p99", "max"))
+    return stage_table(times, intervals=("p50", "p95"))
 
 
 def _values(result: FrameServerResult) -> Iterator[Value]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
-from edgeopt.measurement.bench.columns import GAPS, Cell, behind, timed
+from edgeopt.measurement.bench.columns import FIRST_TOKEN, GAPS, Cell, behind, timed
 from edgeopt.measurement.charts import ms
 from edgeopt.measurement.generation.under_load.load_result import LoadTimes
 from edgeopt.measurement.statistics.quantile import Quantile
 from edgeopt.report.document import Section, make_table
 from edgeopt.report.figures import Axis, ChartPoint, Estimate, Figure, Limit, Points
 from edgeopt.system.text import format_budget, format_bytes, plural
+
+_MEDIAN = "TTFT p50 ms"
 
 
 def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
@@ -65,19 +68,18 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
         "slots": lambda times: str(times.slots),
         "tokens/s": lambda times: f"{times.tokens_per_s:.4g}",
         "TPOT p50 ms": timed("all.tpot.p50", interval=True),
-        "TTFT p50 ms": timed("all.ttft.p50", interval=True),
+        _MEDIAN: timed("all.ttft.p50", interval=True),
         "goodput": lambda times: "" if times.goodput is None else str(times.goodput),
         "requests/s": lambda times: f"{times.requests_per_s:.3g}",
         "texts a run": lambda times: f"{times.texts_a_run:.2f}",
         "cache": lambda times: format_bytes(times.cache_bytes),
     }
+    tail_columns = {**FIRST_TOKEN, **GAPS}
     tails: dict[str, Cell] = {
         "slots": lambda times: str(times.slots),
         "answers": lambda times: f"{times.all.answers}{f' of {times.requests}' if times.unfinished else ''}",
         "queue p50": timed("all.queue.p50"),
-        "TTFT p95": timed("all.ttft.p95"),
-        "TTFT max": timed("all.ttft.max"),
-        **{head: timed(f"all.{figure}") for head, figure in GAPS.items()},
+        **behind(attrgetter("all"), {head: cell for head, cell in tail_columns.items() if head != _MEDIAN}),
     }
     yield Section(
         f"Under {loads[0].load}, prompts of all lengths by turns",

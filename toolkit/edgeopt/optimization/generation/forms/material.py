@@ -17,10 +17,10 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks import Blocks, Rounding, k_quant
-from edgeopt.steps.convert.cache_integers import cache_ranges
 from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
+from edgeopt.steps.convert.kv_cache import cache_ranges
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.system.declared.target import Target
 

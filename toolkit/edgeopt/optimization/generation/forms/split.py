@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors.onnxruntime.decoder import LAST, SHARING_OP
+from edgeopt.executors.onnxruntime.decoder import SHARING_OP
 from edgeopt.executors.onnxruntime.image_rows import IMAGE_ROWS
 from edgeopt.executors.onnxruntime.state_parts import STATE
 from edgeopt.graph.files.outside import PieceLayout
@@ -18,8 +17,6 @@ from edgeopt.optimization.generation.contest import Entrant, FormContest, no_tim
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.runtime.bundles.models import in_bundle_together
 from edgeopt.runtime.bundles.parts import Weights
-from edgeopt.steps.convert.cache_integers import make_integer_cache
-from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.prefill_graph import write_two_graphs
 
 PREFILL = "prefill.onnx"
@@ -46,7 +43,11 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
         prompts_by=prompts.name,
         tokens_by=tokens.name,
     )
-    return _enter(contest, place, entrant, entrants)
+
+    def models() -> tuple[Model, Model]:
+        return load_model(place.file_of(entrant.prompts_by)), load_model(place.file_of(entrant.tokens_by))
+
+    return enter_pair(contest, place, entrant, entrants, models)
 
 
 def fastest_for_tokens(contest: FormContest, entrants: list[Entrant]) -> Entrant | None:
@@ -67,23 +68,6 @@ def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
     return kept or left
 
 
-def enter_split_with_small_cache(
-    leader: Entrant, contest: FormContest, place: Workplace, entrants: list[Entrant]
-) -> list[Note]:
-    """Let two graphs in again whose cache is in 8 bits."""
-    name = f"{leader.name}+cache8"
-    entrant = Entrant(
-        name,
-        f"{leader.name}, keys and values of the cache in 8 bits",
-        leader.precision,
-        place.file_of(name),
-        prompts_by=leader.prompts_by,
-        tokens_by=leader.tokens_by,
-        cache_of=leader.name,
-    )
-    return _enter(contest, place, entrant, entrants, has_small_cache=True)
-
-
 def models_in_bundle(file: Path, weights: dict[str, PieceLayout]) -> list[tuple[Model, bytes, Weights | None]]:
     """Return the graph of tokens and that of prompts as the bundle stores them.
 
@@ -94,25 +78,6 @@ def models_in_bundle(file: Path, weights: dict[str, PieceLayout]) -> list[tuple[
     models = [Model(read_whole(path, may_stay=True), path.stem) for path in (file, file.with_name(PREFILL))]
     stored = in_bundle_together(models, weights)
     return [(model, *kept) for model, kept in zip(models, stored, strict=True)]
-
-
-def _enter(
-    contest: FormContest,
-    place: Workplace,
-    entrant: Entrant,
-    entrants: list[Entrant],
-    *,
-    has_small_cache: bool = False,
-) -> list[Note]:
-    """Make two graphs of two forms and judge and time them; return why not, where that cannot be."""
-
-    def models() -> tuple[Model, Model]:
-        prompts, tokens = (load_model(place.file_of(name)) for name in (entrant.prompts_by, entrant.tokens_by))
-        if not has_small_cache:
-            return prompts, tokens
-        return _with_small_cache(prompts, place.cache_ranges()), _with_small_cache(tokens, place.cache_ranges())
-
-    return enter_pair(contest, place, entrant, entrants, models)
 
 
 def enter_pair(
@@ -155,11 +120,6 @@ def enter_pair(
         return contest.admit(entrant, entrants)
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{entrant.name} is left out: {error.problem}", error.remedy)]
-
-
-def _with_small_cache(model: Model, ranges: Mapping[str, Any]) -> Model:
-    made = make_integer_cache(model, ranges).model
-    return keep_last_logits(made).model if LAST in model.optional_inputs else made
 
 
 def _write(place: Workplace, name: str, prompts: Model, tokens: Model, engine: str) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.recipes.metrics import Counts, Metric
+
 FOUND = ("detection", "instances", "keypoints")
 """Tasks whose evidence are these tables: overlaps of boxes, of masks, similarities of points."""
 _RECALLS = np.linspace(0, 1, 101)
@@ -43,7 +45,10 @@ class MatchTable:
 
 
 def match_tables(evaluation: Any, image_ids: Sequence[int]) -> list[MatchTable]:
-    """Return the tables of all categories of a COCOeval after `evaluate`, over all sizes of boxes.
+    """Return the tables of all categories of a COCOeval after `evaluate`, over things of all sizes.
+
+    COCOeval judges each range of areas apart, those of small, medium and large things after the first, and here only
+    the first is kept.
 
     Args:
         evaluation: Of any kind, its first area range being all sizes.
@@ -105,6 +110,18 @@ def resampled_precision(
             few = there[start : start + step]
             total[few] += _precision(table, drawn if len(few) == len(counts) else drawn[:, few], truths[few])
     return np.divide(total, present, out=np.zeros_like(total), where=present > 0)
+
+
+def average_precision(*, overlap: float | None = None) -> Metric:
+    """Return the metric at one of COCO's thresholds of overlap; None: the mean over all.
+
+    A detector that guesses may reach 0.01.
+    """
+
+    def resample(tables: Sequence[MatchTable], counts: Counts) -> NDArray[np.float64]:
+        return resampled_precision(tables, counts, overlap=overlap)
+
+    return Metric(FOUND, resample, lambda tables, pictures: 0.01)
 
 
 def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.graph.model import Model, load_model
-from edgeopt.steps.convert.cache_integers import cache_ranges, make_integer_cache
+from edgeopt.steps.convert.kv_cache import cache_ranges, make_integer_cache
 from edgeopt.steps.convert.text_inputs import feeds_of
 
 TINY = Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx"

@@ -1,13 +1,14 @@
-"""The size of a workload's models, which `check` guards for every kind."""
+"""Guards that `check` has for every kind of workload; those of one kind are in `guards.py` of its folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edgeopt.errors import Note
 from edgeopt.measurement.check.result import CheckResult, judge_size
-from edgeopt.measurement.sides import Baselined, Tell
+from edgeopt.measurement.sides import Baselined, CheckedSides, CheckGuard, Tell
 from edgeopt.recipes.default_limits import Check
 
 
@@ -35,3 +36,16 @@ class SizeGuard:
     def note_unheld(self) -> tuple[Note, ...]:
         """Return nothing: who leaves the size out knows it."""
         return ()
+
+
+def guards_of(sides: CheckedSides) -> dict[str, CheckGuard]:
+    """Return the guards of every kind, then those of this one, by the name that `--skip` takes."""
+    return {**{name: make(sides) for name, make in _MAKERS.items()}, **sides.guards}
+
+
+def _guard_size(sides: CheckedSides) -> SizeGuard:
+    return SizeGuard(sides.facts[-1].size_bytes or 0)
+
+
+_MAKERS: Mapping[str, Callable[[CheckedSides], CheckGuard]] = {"size": _guard_size}
+"""Makes each guard of the workload that is checked; the names stand in `CHECKS_OF_ALL` too, behind the times."""
