@@ -81,7 +81,8 @@ class WholeModels:
 
 _MOST_SECONDS = 180.0
 _SHARE = 0.5
-"""Share of the time that is left for searches: integers need the rest."""
+"""Most of the time that is left for searches: integers need the rest. Unless an amount was asked for, pruning gets no
+more than the search for INT8 on each engine."""
 _CUT = "the time limit leaves no time to look at the pictures"
 _LEAST_S, _LOOKS = 8.0, 4
 """Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
@@ -153,7 +154,9 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
 def _ends_at_s(context: Context) -> float:
     """Return when a part of the work that begins now has to end, on the monotonic clock."""
     now = monotonic()
-    return now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))
+    half_s = max(_SHARE * (context.searches_end - now), 0.0)
+    searching = (context.engine, *context.alternatives) if context.quantizes and context.pruning.is_auto else ()
+    return now + min(_MOST_SECONDS, half_s, context.share_seconds(searching))
 
 
 def _is_timed_first(context: Context) -> bool:
