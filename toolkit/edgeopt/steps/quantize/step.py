@@ -33,7 +33,7 @@ from edgeopt.steps.quantize.search.search import LEAST_IMAGES, search_int8
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.machine.environment import package_versions
-from edgeopt.system.processes.time_limit import LONGER, require_pace
+from edgeopt.system.processes.time_limit import LONGER, paced
 from edgeopt.system.text import plural
 
 _MOST_SECONDS = 180.0
@@ -243,7 +243,9 @@ def open_search(
         threads=context.threads,
         least_agreement=context.least_agreement,
         time_limit_s=time_limit_s,
-        progress=paced(partial(context.listener.progress, "calibrate", of=len(pictures)), len(pictures)),
+        progress=paced(
+            partial(context.listener.progress, "calibrate", of=len(pictures)), min(LEAST_IMAGES, len(pictures))
+        ),
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
@@ -253,29 +255,6 @@ def open_search(
         longer=longer,
     )
     return OpenSearch(find, end)
-
-
-def paced(hear: Callable[[int], None], of: int) -> Callable[[int], None]:
-    """Return a function that hears how many pictures calibration has read, and ends it where it is too slow.
-
-    A few pictures are enough for a search. The time before the first one is done, in which sessions are opened, tells
-    no pace: on a busy machine it ended searches that had a minute left.
-
-    Args:
-        hear: Is told the same.
-        of: Pictures in all.
-
-    Returns:
-        It raises OutOfTime where the few pictures that a search needs are not read within the time limit.
-    """
-    first_s = list[float]()
-
-    def heard(done: int) -> None:
-        hear(done)
-        first_s.append(monotonic())
-        require_pace(first_s[0], done - 1, min(LEAST_IMAGES, of) - 1)
-
-    return heard
 
 
 def _read_few(result: SearchResult, of: int, context: Context) -> list[Note]:
