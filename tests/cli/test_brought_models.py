@@ -129,7 +129,7 @@ def test_each_is_shown_gets_a_recipe_and_goes_through_optimize(kind, tmp_path, b
     assert done.exit_code == 0, done.output
     assert "failed after" not in done.output
     if kind == "already quantized":
-        assert "no INT8: brought is quantized already" in done.output
+        assert "no search for INT8: brought is quantized already" in done.output
     assert kind not in WHOLE or read_bundle(tmp_path / "out" / "bundle").artefacts
 
 

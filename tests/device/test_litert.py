@@ -9,6 +9,7 @@ import re
 import numpy as np
 import onnx
 import pytest
+from encoders import encoder
 from engine_ops import (
     AGAIN,
     FOUND_GRIDS,
@@ -34,9 +35,10 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.litert import EXECUTOR, tflite_file
 from edgeopt.executors.litert.file import operators_of
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.inspection.inspect import inspect as inspect_model
+from edgeopt.optimization.optimize import optimize
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.search.attempt import SearchResult
 from edgeopt.steps.quantize.search.search import search_int8
@@ -187,6 +189,18 @@ def test_where_every_row_has_a_loud_channel_the_reason_tells_of_rows():
     result = searched(*two_products((slice(None), 7)), Form.DYNAMIC)
     assert not result.attempts
     assert "in float: a scale for each row cannot hold 2 tensors ('x' 0.0 dB, 'r' " in result.reason
+
+
+def test_products_get_grids_of_rows_without_samples(brief, tmp_path):
+    save_model(encoder(side=14, patch=16, depth=1, classes=1000), tmp_path / "encoder.onnx")
+    steps = ("quantize", "convert")
+    report = optimize(
+        tmp_path / "encoder.onnx", target="litert-cpu", recipe="imagenet", out=tmp_path / "out", threads=1, steps=steps
+    )
+    made = {candidate.name: candidate for candidate in report.candidates}
+    assert made["litert-w8"].changes == {"matrix products on integers": 7}
+    assert made["litert-w8"].agreement > 0.9
+    assert any(note.detail.startswith("no search for INT8: there are no calibration") for note in report.notes)
 
 
 SILU = (

@@ -233,6 +233,11 @@ def test_an_op_that_it_does_not_know_is_named():
         EXECUTOR.open(unknown.SerializeToString(), CPU)
 
 
+def test_a_model_of_texts_is_refused_when_it_is_opened():
+    with pytest.raises(UnsupportedError, match="OpenVINO is given numbers, and 'words' holds texts"):
+        EXECUTOR.open(parse("texts (string[2] words) => (string[2] same) { same = Identity(words) }").data, CPU)
+
+
 def test_a_compiled_model_gives_the_same_answers_without_the_onnx_file(tmp_path):
     model = deep()
     inputs = frames(model, 1)[0]

@@ -150,7 +150,7 @@ def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_pa
             said.append(text)
 
     report = optimize(path, recipe="tensors", calib=tmp_path / "x.npz", out=tmp_path / "out", threads=1, listener=Ear())
-    assert any("no INT8: QDQ is quantized already (QDQ, 3 of 3" in one for one in said)
+    assert any("no search for INT8: QDQ is quantized already (QDQ, 3 of 3" in one for one in said)
     files = [(tmp_path / "out" / one.file).read_bytes() for one in report.candidates]
     assert len(set(files)) == len(files)
     assert not any("quantize" in one.steps for one in report.candidates)

@@ -22,6 +22,8 @@ from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.result import ModelReport
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps._context import Context, Engine
+from edgeopt.steps._pruning import Pruning
+from edgeopt.steps.prune import step as prune_step
 from edgeopt.system.declared.target import find_target
 from edgeopt.system.processes.time_limit import OutOfTime, limited, require_pace
 
@@ -80,6 +82,13 @@ def test_an_engine_that_runs_no_int8_here_takes_no_time_from_another():
     lacking = Engine(replace(without.target, precisions=("w8a8",), needs={"w8a8": ("no_such_flag",)}), EXECUTOR, 1)
     run = trial(100.0, lacking)
     assert run.search_seconds(run.engine) == pytest.approx(60, abs=1)
+
+
+def test_pruning_gets_no_more_time_than_each_search_for_int8_unless_it_is_asked_for():
+    run = trial(100.0, engine("fp32", "w8a8"), engine("fp32", "w8a8"), engine("fp32"))
+    assert prune_step._ends_at_s(run) - monotonic() == pytest.approx(15, abs=1)
+    assert prune_step._ends_at_s(replace(run, pruning=Pruning(ratio=0.3))) - monotonic() == pytest.approx(30, abs=1)
+    assert prune_step._ends_at_s(replace(run, quantizes=False)) - monotonic() == pytest.approx(30, abs=1)
 
 
 def test_without_a_limit_nothing_limits_and_after_it_nothing_is_left():

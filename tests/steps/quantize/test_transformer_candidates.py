@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +16,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.optimization.candidates import other_engines
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import make_plan
@@ -50,6 +54,13 @@ def test_integer_weights_agree_and_are_small(finished):
     assert made["attention"].agreement == pytest.approx(1, abs=1e-3)
     assert made["onnxruntime-w8-2"].agreement > made["onnxruntime-w4"].agreement
     assert made["onnxruntime-w4"].size_bytes < made["onnxruntime-w8"].size_bytes < made["baseline"].size_bytes
+
+
+def test_a_form_that_agrees_on_made_up_pictures_is_told_to(finished):
+    assert finished.best.is_lossy
+    (told,) = [note for note in finished.notes if "made-up pictures" in note.detail]
+    assert told.detail.startswith(f"{finished.chosen} agrees with the original on made-up pictures")
+    assert told.hint.startswith("pass --calib FOLDER")
 
 
 @pytest.mark.parametrize("name", [*(one for one in ALL if one != "vision_transformer"), "digits_detector"])
@@ -109,12 +120,30 @@ def test_float16_is_offered_to_a_gpu_and_never_to_a_processor_that_casts_back(mo
         ("openvino-cpu", "bf16", False),
         ("cpu-x86-vnni", "w4", True),
         ("cpu-x86-vnni", "w8a8", False),
+        ("litert-cpu", "fp16", False),
+        ("litert-cpu", "w8", True),
+        ("executorch-cpu", "w8", True),
     ],
 )
-def test_only_onnx_runtime_needs_a_converted_model_and_tensorrt_does_not(name, precision, expected):
+def test_models_are_converted_for_onnx_runtime_and_for_engines_that_find_grids(name, precision, expected):
     target = find_target(name)
     assert precision in target.precisions
     assert is_converted(precision, target) is expected
+
+
+def test_engines_that_find_grids_get_no_blocks():
+    made = eight_bits(encoder(depth=1), find_target("litert-cpu"))
+    assert [one.changes for one in made] == [{"matrix products on integers": 7}]
+
+
+def test_weights_of_integers_that_no_step_makes_are_told_and_not_offered():
+    """A profile of LiteRT whose forms leave out the grids that are found: the float model is not called `w8`."""
+    litert = find_target("litert-cpu")
+    target = replace(litert, precisions=("fp32", "w8"), int8=replace(litert.int8, forms=("qdq",)))
+    context = SimpleNamespace(notes=[], target=target, engine=None)
+    engine = SimpleNamespace(target=target)
+    assert other_engines._makers(SimpleNamespace(context=context), engine) == {"fp32": ""}
+    assert [note.detail for note in context.notes] == ["no w8 on litert-cpu: no step makes it for litert"]
 
 
 def test_float16_is_made_of_what_the_pictures_show():

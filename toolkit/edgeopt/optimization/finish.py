@@ -29,6 +29,7 @@ from edgeopt.optimization.report.summary import write_report
 from edgeopt.optimization.result import ModelReport
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.binding import Choice
+from edgeopt.recipes.inputs.frames import calibration_wanted
 from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
 from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION
@@ -90,6 +91,10 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     if best.judgement and best.judgement.is_open:
         judged = best.judgement
         notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
+    if best.is_lossy and run.labelled is None and run.plan.calib is None:
+        on = f"made-up {run.context.frames.kind}s"
+        text = f"{best.name} agrees with the original on {on}: what it does on real ones is not known"
+        notes.append(Note(NoteKind.WARNING, text, f"pass --calib {calibration_wanted(run.context.recipe)}"))
     bundle, of_bundle = deploy(run, candidates, best, embedded)
     emitted, of_emitted = emit(run, candidates, best, embedded)
     notes += (*of_bundle, *of_emitted)
@@ -173,7 +178,7 @@ def _judged(run: Run) -> tuple[Candidate, ...]:
 
 def _calibrated_on(run: Run) -> str:
     if not any(calibrated_steps() & {*candidate.steps} for candidate in run.candidates):
-        return "nothing: no INT8 candidate"
+        return "nothing: no candidate needed it"
     frames = run.context.frames
     what = "sample" if frames.tensors else frames.kind
     count = plural(len(frames.spread(CALIBRATION_PICTURES)), what)

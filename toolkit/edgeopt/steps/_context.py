@@ -259,7 +259,15 @@ class Context:
     def search_seconds(self, engine: Engine) -> float:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
         engines = (self.engine, *self.alternatives)
-        following = [other for other in engines[engines.index(engine) + 1 :] if _runs_int8(other.target)]
+        return self.share_seconds(engines[engines.index(engine) + 1 :])
+
+    def share_seconds(self, engines: Sequence[Engine]) -> float:
+        """Return how long a piece of searching may take that shares what is left with the INT8 searches for engines.
+
+        Args:
+            engines: Those that follow; of these the ones that run no INT8 or have no time for it take nothing.
+        """
+        following = [other for other in engines if _runs_int8(other.target)]
         left_s = max(self.searches_end - monotonic(), 0.0)
         share_s = left_s / (1 + len(following))
         # nothing is kept for one that has no time for its conversions anyway

@@ -385,14 +385,22 @@ def _facts(node: Any) -> dict[str, str]:
 
 
 def spec_of(port: Any) -> TensorSpec:
-    """Return what an input or output of a compiled model is, by the name that the model gave it."""
+    """Return what an input or output of a compiled model is, by the name that the model gave it.
+
+    Raises:
+        UnsupportedError: If it holds texts, which no tensor of ours carries there.
+    """
     is_unranked = port.partial_shape.rank.is_dynamic
     sizes = () if is_unranked else port.partial_shape
     shape = tuple(size.get_length() if size.is_static else None for size in sizes)
     # a tensor behind an Identity has several names, and the first is any of them: the port's node has the model's own
     name = port.node.get_friendly_name().removesuffix("/sink_port_0")
     name = name if name in port.get_names() else port.any_name
-    return TensorSpec(name, str(np.dtype(port.element_type.to_dtype())), shape, is_unranked=is_unranked)
+    dtype = np.dtype(port.element_type.to_dtype())
+    if dtype.kind == "S":
+        remedy = "choose a target of another engine, such as --target cpu"
+        raise UnsupportedError(f"OpenVINO is given numbers, and {name!r} holds texts", remedy=remedy)
+    return TensorSpec(name, str(dtype), shape, is_unranked=is_unranked)
 
 
 def sentence_of(error: Exception) -> str:

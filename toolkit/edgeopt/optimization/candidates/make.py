@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import Note, NoteKind
 from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.candidate import BASELINE
@@ -16,6 +15,7 @@ from edgeopt.optimization.candidates.other_engines import offer_engines
 from edgeopt.optimization.candidates.rival_forms import Rival, going_on, within_share
 from edgeopt.optimization.candidates.rivals import offer_rivals
 from edgeopt.optimization.candidates.scoring import add_candidate
+from edgeopt.optimization.candidates.told import told_where_it_fails
 from edgeopt.optimization.course import FORMS, expected_parts
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk, stored_candidates
 from edgeopt.optimization.run import Run
@@ -23,7 +23,7 @@ from edgeopt.runtime.devices.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Setting, numbered, out_of_time
 from edgeopt.system.declared.target import TargetByTimes
-from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.processes.time_limit import limited
 
 _MOST_LOST = 3
 """Models in a row, twins as one, of a step that costs accuracy: where so many lose too much, the rest, which lose more,
@@ -73,7 +73,7 @@ def _look_ahead(run: Run, took_s: float, *, is_resumed: bool) -> None:
 def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
     """Return what a step makes of a model: candidates, scored and stored; those on disk where it was finished."""
     made, keeps = list[Rival](), list[bool]()
-    with _told_where_it_fails(run, f"step {name!r}"):
+    with told_where_it_fails(run, f"step {name!r}"):
         if made_none(run, name):
             return []
         engine = run.context.engine
@@ -130,14 +130,14 @@ def _offer_forms(run: Run, dense: Rival, rivals: Sequence[Rival]) -> None:
     if is_compiled(run.context.target):
         of_forms = [name for name, step in run.plan.steps.items() if step.on_device]
         best = next(iter(going_on(rivals, run.wish)), dense)
-        with _told_where_it_fails(run, f"step {of_forms[-1]!r}" if of_forms else "what the device runs"):
+        with told_where_it_fails(run, f"step {of_forms[-1]!r}" if of_forms else "what the device runs"):
             if of_forms:
                 offer_forms(run, best.model, best.candidate)
         return
     if not run.by_rule:
-        with _told_where_it_fails(run, "what other engines and precisions offer"):
+        with told_where_it_fails(run, "what other engines and precisions offer"):
             offer_engines(run, dense)
-    with _told_where_it_fails(run, "what is made of pruned models"):
+    with told_where_it_fails(run, "what is made of pruned models"):
         offer_rivals(run, rivals, dense)
 
 
@@ -158,23 +158,3 @@ def _changed(run: Run, name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _warn(run: Run, note: Note) -> None:
     last = run.candidates[-1]
     run.candidates[-1] = replace(last, notes=(*last.notes, note))
-
-
-@contextmanager
-def _told_where_it_fails(run: Run, what: str) -> Iterator[None]:
-    """Do a part of the work; where it fails, say why and go on: what was made is measured, bundled and reported."""
-    try:
-        with limited(run.context.ends_at):
-            yield
-    except OutOfTime:
-        told = Note(NoteKind.WARNING, f"time limit reached in {what}: what it had not finished is left out", LONGER)
-        run.context.notes.append(told)
-        run.listener.say(f"warning: {told}")
-    except Exception as error:
-        if run.replay:
-            raise
-        said = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
-        remedy = error.remedy if isinstance(error, EdgeoptError) else "the other candidates are not concerned"
-        note = Note(NoteKind.WARNING, f"{what} failed after {run.candidates[-1].name}: {said}", remedy)
-        run.context.notes.append(note)
-        run.listener.say(f"warning: {note}")

@@ -14,6 +14,7 @@ from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.heavy_engines import is_tried, within_its_time
 from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
+from edgeopt.optimization.candidates.told import told_where_it_fails
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk
 from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Run
@@ -26,13 +27,15 @@ from edgeopt.system.processes.time_limit import limited
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
 _ATTENTION, _FLOAT = "attention", "float"
+_INTEGERS = "w"
+"""Beginning of the schemes whose weights are integers: a step must make such a model."""
 
 
 def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
 
-    Every engine's float forms come first, which take seconds, then the searches for INT8; engines whose conversions
-    take long come last.
+    The forms of every engine that need no search come first, which take seconds, then the searches for INT8; engines
+    whose conversions take long come last.
 
     Args:
         run: Its alternatives, and its own engine's further precisions.
@@ -46,26 +49,32 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     light = [engine for engine in engines if engine is run.context.engine or not engine.executor.heavy]
     offers = [(engine, _makers(run, engine)) for engine in light]
     for engine, makers in offers:
-        _offer_floats(run, engine, makers, dense, rival)
+        with told_where_it_fails(run, f"what {engine.target.name} runs without a search"):
+            _offer_unsearched(run, engine, makers, dense, rival)
     for engine, makers in offers:
-        _offer_integers(run, engine, makers, dense, rival)
+        with told_where_it_fails(run, f"INT8 on {engine.target.name}"):
+            _offer_integers(run, engine, makers, dense, rival)
     for engine in engines:
         if engine not in light and is_tried(run, engine, model):
-            with within_its_time(run, engine):
+            with told_where_it_fails(run, f"what {engine.target.name} runs"), within_its_time(run, engine):
                 makers = _makers(run, engine)
-                _offer_floats(run, engine, makers, dense, rival)
+                _offer_unsearched(run, engine, makers, dense, rival)
                 _offer_integers(run, engine, makers, dense, rival)
 
 
 def _makers(run: Run, engine: Engine) -> Mapping[str, str]:
     """Return the steps that make what the profile of an engine offers, by precision; empty: it runs any model so."""
     makers = {precision: _maker(precision, engine.target) for precision in _runnable(run, engine)}
+    for precision in [name for name, step in makers.items() if not step and name.startswith(_INTEGERS)]:
+        del makers[precision]
+        why = f"no step makes it for {engine.target.executor}"
+        run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {why}"))
     if engine is run.context.engine:
         makers = {precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)}
     return makers
 
 
-def _offer_floats(run: Run, engine: Engine, makers: Mapping[str, str], dense: Rival, rival: Rival | None) -> None:
+def _offer_unsearched(run: Run, engine: Engine, makers: Mapping[str, str], dense: Rival, rival: Rival | None) -> None:
     """Make and score what one engine offers without a search; steps by precision, empty: it runs any model so."""
     model, parent = (rival or dense).model, (rival or dense).candidate
     converted = {name: step for name, step in makers.items() if step in run.plan.steps}
@@ -93,8 +102,8 @@ def offer_as_it_is(run: Run, rival: Rival) -> None:
     for engine in run.context.alternatives:
         if not is_tried(run, engine, rival.model):
             continue
-        precisions = [name for name in _runnable(run, engine) if not _maker(name, engine.target)]
-        with within_its_time(run, engine):
+        precisions = [name for name, step in _makers(run, engine).items() if not step]
+        with told_where_it_fails(run, f"what {engine.target.name} runs"), within_its_time(run, engine):
             _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
 
 
@@ -201,7 +210,8 @@ def _searched(
             for candidate in made
         ]
     if monotonic() + run.context.searching_s(engine) > run.context.searches_end:
-        run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
+        what = f"INT8 of {rival.candidate.name}" if rival else "INT8"
+        run.context.notes.append(out_of_time(f"{what} on {engine.target.name}"))
         return []
     least_speed = least_int8_speed(run, dense.model, engine, precisions[-1]) if rival is None else 0.0
     setting = Setting(engine, precisions[-1], first, _MOST_KEPT, least_speed)

@@ -1,4 +1,8 @@
-"""Conversions of a float model without a search, by precision scheme, for ONNX Runtime, in a browser too."""
+"""Conversions of a float model without a search, by precision scheme.
+
+They are for ONNX Runtime, in a browser too; products on grids that are found as the model runs, which need no samples,
+also for other engines that have them.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,15 @@ from edgeopt.system.declared.target import Target
 from edgeopt.system.machine.processor import cpu_architecture
 
 Conversion = Callable[[Model, Target, Sequence[Tensors]], list[Outcome]]
+_ONNXRUNTIME = ("onnxruntime", "browser")
 
 
 def is_converted(precision: str, target: Target) -> bool:
     """Whether a precision must be the model's own; other engines, and TensorRT, compute in it whatever the model is."""
+    if target.executor not in _ONNXRUNTIME:
+        return precision == "w8" and "dynamic" in target.int8.forms
     itself = precision == "fp16" and target.providers[0] == TENSORRT
-    return target.executor in ("onnxruntime", "browser") and precision in CONVERSIONS and not itself
+    return precision in CONVERSIONS and not itself
 
 
 def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str:
@@ -48,13 +55,15 @@ def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str
 def eight_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:
     """Return the model with its matrices in INT8: by columns, and by blocks that activations are rounded with too.
 
-    Nothing for a model whose work is in convolutions. For a page that loads it: weights stored so, computed in float.
+    Nothing for a model whose work is in convolutions, and blocks for ONNX Runtime alone. For a page that loads it:
+    weights stored so, computed in float.
     """
     if target.executor == "browser":
         return [store_weights(model)]
     graph = _graph(model)
     made = [make_dynamic(model, target.rules_here)] if is_made_of_products(graph) else []
-    return [*made, make_weight_only(model, 8)] if made and is_mostly_matrices(graph) else made
+    has_blocks = target.executor in _ONNXRUNTIME and is_mostly_matrices(graph)
+    return [*made, make_weight_only(model, 8)] if made and has_blocks else made
 
 
 def four_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:

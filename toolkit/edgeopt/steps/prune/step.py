@@ -18,7 +18,7 @@ from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.recipes.inputs.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps._context import CALIBRATION, Context, Engine, Listener, Setting, numbered
+from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting, numbered
 from edgeopt.steps._device_times.device import predictor_of
 from edgeopt.steps._device_times.prediction import Predictor
 from edgeopt.steps._keep_layers import groups_of
@@ -37,7 +37,7 @@ from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Looks, Statistics, collect
 from edgeopt.steps.quantize.judges import own_clock
-from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, require_pace
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, paced
 from edgeopt.system.text import plural
 from edgeopt.tasks._places import places_of
 
@@ -81,11 +81,13 @@ class WholeModels:
 
 _MOST_SECONDS = 180.0
 _SHARE = 0.5
-"""Share of the time that is left for searches: integers need the rest."""
+"""Most of the time that is left for searches: integers need the rest. Unless an amount was asked for, pruning gets no
+more than the search for INT8 on each engine."""
 _CUT = "the time limit leaves no time to look at the pictures"
 _LEAST_S, _LOOKS = 8.0, 4
 """Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
 less time the work is not begun, and integers get it."""
+_LOOKING = "prune: look at pictures"
 _DRAFT = "best-so-far.onnx"
 """Name of the file that an interrupt of the search leaves."""
 _LEAST_MS = 2.0
@@ -128,15 +130,16 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     if ms is not None and (why := _too_quick(context, ms)):
         _tell(context, setting, groups, None, told_step(context.target), why)
         return [_stays(model, f"{NOT_PRUNED}: {why}", "--prune 1.1x tries all the same")]
-    if ms is not None and _LEAST_S + _LOOKS * context.most_pictures * ms / 1000 > _ends_at_s(context) - monotonic():
+    ends_at_s = _ends_at_s(context)
+    if ms is not None and _LEAST_S + _LOOKS * context.most_pictures * ms / 1000 > ends_at_s - monotonic():
         return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
     try:
-        with limited(_ends_at_s(context)):
+        with limited(ends_at_s):
             work = _Work.begin(model, context, setting, groups)
     except OutOfTime:
         return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
     try:
-        pruned = work.find()
+        pruned = work.find(ends_at_s)
     finally:
         work.close()
     context.files.path(f"candidates/{setting.name}/{_DRAFT}").unlink(missing_ok=True)
@@ -151,9 +154,11 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
 
 
 def _ends_at_s(context: Context) -> float:
-    """Return when a part of the work that begins now has to end, on the monotonic clock."""
+    """Return when work that begins now has to end, on the monotonic clock."""
     now = monotonic()
-    return now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))
+    half_s = max(_SHARE * (context.searches_end - now), 0.0)
+    searching = (context.engine, *context.alternatives) if context.quantizes and context.pruning.is_auto else ()
+    return now + min(_MOST_SECONDS, half_s, context.share_seconds(searching))
 
 
 def _is_timed_first(context: Context) -> bool:
@@ -252,7 +257,7 @@ class _Work:
                 iter(fitted),
                 groups,
                 looks=looks,
-                progress=partial(_looked, context.listener, monotonic(), len(fitted)),
+                progress=paced(partial(context.listener.progress, _LOOKING, of=len(fitted)), len(fitted)),
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
@@ -276,11 +281,10 @@ class _Work:
         """The precision in which times are judged."""
         return "INT8" if self.precision.startswith(_INTEGERS) else self.precision
 
-    def find(self) -> Frontier:
-        """Search; the best so far is on disk as soon as it is known."""
-        context, pruning = self.context, self.context.pruning
-        goal = Goal(pruning.ratio, pruning.speedup)
-        return find_points(self._search(_ends_at_s(context)), goal)
+    def find(self, ends_at_s: float) -> Frontier:
+        """Search until then, on the monotonic clock; the best so far is on disk as soon as it is known."""
+        pruning = self.context.pruning
+        return find_points(self._search(ends_at_s), Goal(pruning.ratio, pruning.speedup))
 
     def _search(self, ends_at_s: float) -> PruneSearch:
         engine, context = self.setting.engine, self.context
@@ -357,16 +361,6 @@ def _precision(context: Context, setting: Setting) -> str:
         if precision.startswith(_INTEGERS) and not target.why_no_precision(precision)
     ]
     return runs[0] if context.quantizes and runs else target.float_precision
-
-
-def _looked(listener: Listener, began_s: float, of: int, done: int) -> None:
-    """Tell how many pictures were looked at.
-
-    Raises:
-        OutOfTime: If the rest does not fit into the time that pruning has: half of a look is of no use.
-    """
-    listener.progress("prune: look at pictures", done, of)
-    require_pace(began_s, done, of)
 
 
 def _split(model: Model, context: Context) -> tuple[list[Tensors], list[Tensors]]:

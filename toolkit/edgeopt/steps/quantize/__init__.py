@@ -38,7 +38,7 @@ STEP = Step(
     makes=_is_int8,
     needs_float=True,
     needs_calibration=True,
-    without="no INT8",
+    without="no search for INT8",
     on_device=True,
     make_alike=_make_like,
 )

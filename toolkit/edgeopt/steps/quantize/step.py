@@ -29,13 +29,17 @@ from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions, read_decisions
-from edgeopt.steps.quantize.search.search import search_int8
+from edgeopt.steps.quantize.search.search import LEAST_IMAGES, search_int8
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.machine.environment import package_versions
-from edgeopt.system.processes.time_limit import require_pace
+from edgeopt.system.processes.time_limit import LONGER, paced
+from edgeopt.system.text import plural
 
 _MOST_SECONDS = 180.0
+_LONGER_ALONE = "edgeopt quantize --time-limit 10m searches longer"
+"""What to do where the search took the most seconds that it has in this step: more time for the run gives it no more.
+"""
 _DRAFT = "best-so-far.onnx"
 """Name of the file that an interrupt of the search leaves."""
 _FASTER = 1.02
@@ -57,7 +61,7 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
         return quantize_by_rule(context, model)
     if context.replay:
         return _made_again(context, model, setting, context.replay)
-    search = open_search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
+    search = open_search(model, context, setting, *_seconds(context, setting))
     searched = search.end(search.find())
     result, kept = searched.found, for_labels(searched.found.attempts, setting.most)
     if result.calibration is not None:
@@ -89,12 +93,17 @@ def make_like(model: Model, context: Context, setting: Setting, like: Sequence[s
     variants = [read_decisions(file).decisions.variant for file in files if file.is_file()]
     if not variants:
         return []
-    seconds = min(_MOST_SECONDS, context.search_seconds(setting.engine))
-    search = open_search(model, context, setting, seconds, like=variants)
+    search = open_search(model, context, setting, *_seconds(context, setting), like=variants)
     searched = search.end(search.find())
     if searched.found.calibration is not None:
         context.calibrations[searched.model.fingerprint] = searched.found.calibration
     return _kept(context, searched, searched.found.attempts, setting, Note(NoteKind.INFO, f"made like {like[0]}"))
+
+
+def _seconds(context: Context, setting: Setting) -> tuple[float, str]:
+    """Return how many seconds a search may take, and what to do for a longer one."""
+    seconds = context.search_seconds(setting.engine)
+    return (seconds, LONGER) if seconds < _MOST_SECONDS else (_MOST_SECONDS, _LONGER_ALONE)
 
 
 def _kept(
@@ -159,7 +168,12 @@ class OpenSearch:
 
 
 def open_search(
-    model: Model, context: Context, setting: Setting, time_limit_s: float, like: Sequence[Variant] = ()
+    model: Model,
+    context: Context,
+    setting: Setting,
+    time_limit_s: float,
+    longer: str = LONGER,
+    like: Sequence[Variant] = (),
 ) -> OpenSearch:
     """Prepare a search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
 
@@ -168,6 +182,7 @@ def open_search(
         context: Its pictures calibrate, its original judges agreement.
         setting: Whose rules hold, and where speed is judged.
         time_limit_s: For calibration and attempts.
+        longer: What to do for a search that ran out of time.
         like: The only variants to make; none: those that the search proposes.
 
     Raises:
@@ -188,10 +203,6 @@ def open_search(
         if math.isfinite(time_limit_s):
             spent_s = min(monotonic() - began_s, time_limit_s)
             context.listener.progress("search at most", int(10 * spent_s), Tenths(math.ceil(10 * time_limit_s)))
-
-    def calibrated(done: int) -> None:
-        context.listener.progress("calibrate", done, len(pictures))
-        require_pace(began_s, done, len(pictures))
 
     away = form_times_of(model, engine.target, setting.precision)
     why = "" if away else context.target.why_untimed()
@@ -215,7 +226,10 @@ def open_search(
         judge.close()
         for file in (context.files.path(draft), weights_beside(context.files.path(draft))):
             file.unlink(missing_ok=True)
-        return Searched(replace(result, notes=(*measured, *result.notes)), model, is_joined, dict(buffers.entries))
+        few = _read_few(result, len(pictures), context)
+        return Searched(
+            replace(result, notes=(*measured, *few, *result.notes)), model, is_joined, dict(buffers.entries)
+        )
 
     find = partial(
         search_int8,
@@ -229,15 +243,27 @@ def open_search(
         threads=context.threads,
         least_agreement=context.least_agreement,
         time_limit_s=time_limit_s,
-        progress=calibrated,
+        progress=paced(
+            partial(context.listener.progress, "calibrate", of=len(pictures)), min(LEAST_IMAGES, len(pictures))
+        ),
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
         seed=context.seed,
         like=like,
         least_speed=setting.least_speed,
+        longer=longer,
     )
     return OpenSearch(find, end)
+
+
+def _read_few(result: SearchResult, of: int, context: Context) -> list[Note]:
+    """Return a note where the time limit ended calibration before all pictures were read."""
+    seen = result.calibration
+    if seen is None or seen.images >= of:
+        return []
+    detail = f"calibrated on {seen.images} of {plural(of, context.frames.kind)}: the time limit left no more"
+    return [Note(NoteKind.INFO, detail, LONGER)]
 
 
 def _predicted_times(away: FormTimes, _: Model, form: Model, _frame: Tensors, _threads: int) -> LayerTimes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -66,6 +66,29 @@ def require_pace(began_s: float, done: int, of: int) -> None:
     spent_s = monotonic() - began_s
     if 0 < done < of and spent_s >= _PACE_S and spent_s / done * (of - done) > time_left_s():
         raise OutOfTime(spent_s / done * of)
+
+
+def paced(hear: Callable[[int], None], wanted: int) -> Callable[[int], None]:
+    """Return a function that hears how many parts of a piece of work are done, and ends it where it is too slow.
+
+    The time before the first part is done tells no pace: engines are opened in it, which on a busy machine takes longer
+    than all parts.
+
+    Args:
+        hear: Is told the same.
+        wanted: Parts that the work needs; more are done only where there is time.
+
+    Returns:
+        It raises OutOfTime where the wanted parts do not end within the time limit at the pace since the first.
+    """
+    first_s = list[float]()
+
+    def heard(done: int) -> None:
+        hear(done)
+        first_s.append(monotonic())
+        require_pace(first_s[0], done - 1, wanted - 1)
+
+    return heard
 
 
 def require_time(seconds: float = 0.0) -> None:

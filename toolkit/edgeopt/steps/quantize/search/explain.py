@@ -20,7 +20,6 @@ from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
 
 _MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
-_MORE_TIME = "--time-limit 10m searches longer"
 
 
 def kept_tensors(
@@ -130,10 +129,10 @@ def refusals(refused: Mapping[Variant, Refusal]) -> Iterator[Note]:
         yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {left[0]}")
 
 
-def cut_short(untried: Iterable[str], attempts: int) -> Iterator[Note]:
-    """Yield what a search says that ran out of time: how many attempts it made, and what it did not try."""
+def cut_short(untried: Iterable[str], attempts: int, longer: str) -> Iterator[Note]:
+    """Yield what a search says that ran out of time: how many attempts it made, what it did not try, and what would."""
     left = tuple(untried)
     if left:
         more = f" and {len(left) - _MOST_UNTRIED} more" if len(left) > _MOST_UNTRIED else ""
         detail = f"the search ran out of time after {plural(attempts, 'form')}"
-        yield Note(NoteKind.WARNING, detail, _MORE_TIME, left, f"untried: {'; '.join(left[:_MOST_UNTRIED])}{more}")
+        yield Note(NoteKind.WARNING, detail, longer, left, f"untried: {'; '.join(left[:_MOST_UNTRIED])}{more}")

@@ -28,12 +28,13 @@ from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
 from edgeopt.system.declared.target import Int8Rules
-from edgeopt.system.processes.time_limit import OutOfTime
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime
 
 LEAST_AGREEMENT = 0.85
 _CALIBRATION_SHARE = 0.4
 """Calibration share of the time limit; what is left pays for at least a few attempts."""
-_LEAST_IMAGES, _KEPT_IMAGES = 4, 8
+LEAST_IMAGES, _KEPT_IMAGES = 4, 8
+"""Images that calibration reads in any case, and those that are kept for what is calibrated again."""
 
 
 def search_int8(
@@ -55,6 +56,7 @@ def search_int8(
     seed: int = 0,
     least_speed: float = 0.0,
     layer_timer: LayerTimer = time_layers,
+    longer: str = LONGER,
 ) -> SearchResult:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -79,6 +81,7 @@ def search_int8(
         least_speed: Where the first attempt at each form is slower, and with NHWC also those with layers in float for
             speed, these are all: another engine has faster forms.
         layer_timer: Tells the times of layers.
+        longer: What to do for a search that ran out of time.
 
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
@@ -100,8 +103,8 @@ def search_int8(
         if not state.attempts:
             raise
     if like:
-        return _as_given(state)
-    result = _result(state)
+        return _as_given(state, longer)
+    result = _result(state, longer)
     return replace(result, notes=(*result.notes, *untried_forms(model, forms)))
 
 
@@ -148,10 +151,10 @@ def _make(state: SearchState, variant: Variant, twin: Variant | None) -> None:
         state.refuse(variant, error)
 
 
-def _as_given(state: SearchState) -> SearchResult:
+def _as_given(state: SearchState, longer: str) -> SearchResult:
     """Return attempts at given variants: nothing more is learned of them."""
     findings = state.sources.findings
-    notes = (*findings.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
+    notes = (*findings.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts), longer))
     refused = next(iter(state.refused.values())).problem if state.refused and not state.attempts else ""
     return SearchResult(
         state.ranked, refused, notes, findings.scores_db, findings.plain_db, calibration=findings.calibration
@@ -169,17 +172,17 @@ def _keep_first(frames: Iterable[Tensors], kept: list[Tensors]) -> Iterator[Tens
 def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
     """Yield frames until the time is over, but at least a few."""
     for i, frame in enumerate(frames):
-        if i >= _LEAST_IMAGES and time.monotonic() > ends_at_s:
+        if i >= LEAST_IMAGES and time.monotonic() > ends_at_s:
             return
         yield frame
 
 
-def _result(state: SearchState) -> SearchResult:
+def _result(state: SearchState, longer: str) -> SearchResult:
     if state.attempts:
         with suppress(OutOfTime):
             state.confirm()
     result = state.sources.findings
-    notes = (*result.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
+    notes = (*result.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts), longer))
     if not state.attempts:
         why = next(iter(state.refused.values())).problem
         stays = f"The float model stays: no INT8 form of it could be made: {why}"
