@@ -18,8 +18,8 @@ from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.sampling import Sampling
 
 TINY = Path(__file__).parents[2] / "models" / "tiny_lm"
-TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}\n{% endfor %}<|assistant|>\n"
-TURN = "<|user|>\ndef add(a, b):\n<|assistant|>\n"
+TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}\n{% endfor %}<|assistant|>"
+TURN = "<|user|>\ndef add(a, b):\n<|assistant|>"
 ASKED = AnswerOptions(12, ends=False)
 
 
@@ -108,7 +108,7 @@ def test_an_answer_without_a_word_says_so(talker, raw, remedy):
     shown, result = answered(talker, "def add(a, b):", at_once, raw=raw)
     assert shown == ""
     assert ["the answer is empty: the model ended it at once" in str(note) for note in result.notes] == [True]
-    assert remedy in result.notes[0].remedy
+    assert remedy in str(result.notes[0])
 
 
 def test_without_jinja_the_line_names_raw_too(talker, monkeypatch):

@@ -32,8 +32,8 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     ]
     if inspection.integers.kind:
         values.append(Value("integers", f"{inspection.integers}; --quantized shows each tensor"))
-    values += [Value("input", told) for told in _folded(inspection.inputs)]
-    values += [Value("output", told) for told in _folded(inspection.outputs)]
+    values += [Value("input", line) for line in _folded(inspection.inputs)]
+    values += [Value("output", line) for line in _folded(inspection.outputs)]
     values.append(Value("recipe", inspection.recipe))
     values += [
         Value(label, text) for label, text in (("writes", inspection.writes), ("measured", inspection.measured)) if text
@@ -62,10 +62,10 @@ def _folded(specs: Sequence[TensorSpec]) -> list[str]:
         if len(group) < _FEW or "*" not in name:
             lines += map(str, group)
         else:
-            numbers = [int(found[0]) for spec in group if (found := _NUMBER.search(spec.name))]
+            numbers = [int(number[0]) for spec in group if (number := _NUMBER.search(spec.name))]
             is_whole = sorted(numbers) == list(range(min(numbers), max(numbers) + 1))
-            told = f"{min(numbers)}-{max(numbers)}" if is_whole else ",".join(map(str, sorted(numbers)))
-            lines.append(f"{name.replace('*', f'({told})', 1)}{rest}")
+            shown = f"{min(numbers)}-{max(numbers)}" if is_whole else ",".join(map(str, sorted(numbers)))
+            lines.append(f"{name.replace('*', f'({shown})', 1)}{rest}")
     return lines
 
 

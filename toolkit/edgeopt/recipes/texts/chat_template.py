@@ -159,13 +159,13 @@ def with_functions(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str,
         messages: Its turns.
         tools: Functions that the answer may call: they stand before the first words of the user.
     """
-    told = [replace(message, content=_plain(message)) for message in messages]
-    first = next((i for i, message in enumerate(told) if message.role == "user"), None)
+    turns = [replace(message, content=_plain(message)) for message in messages]
+    first = next((i for i, message in enumerate(turns) if message.role == "user"), None)
     if first is not None:
         before = "\n".join(_functions_of(tools)) + "\n\n"
-        parts = (before, *told[first].parts) if told[first].parts else ()
-        told[first] = replace(told[first], content=before + told[first].content, parts=parts)
-    return told
+        parts = (before, *turns[first].parts) if turns[first].parts else ()
+        turns[first] = replace(turns[first], content=before + turns[first].content, parts=parts)
+    return turns
 
 
 def _plain_turn(message: ChatMessage) -> str:

@@ -96,7 +96,11 @@ class ConversationReader:
         """Return a conversation by the template; functions that it leaves out stand in the user's words."""
         write = partial(template.text_of, in_parts=bool(self._mark))
         text = write(messages, tools)
-        return write(with_functions(messages, tools)) if tools and text == write(messages) else text
+        try:
+            is_left_out = bool(tools) and text == write(messages)
+        except ValueError:  # a template that cannot do without functions writes them
+            is_left_out = False
+        return write(with_functions(messages, tools)) if is_left_out else text
 
     def tokens_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Return a conversation as the tokens of a prompt, without those that the model puts before every prompt.
