@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.texts.chat_template import ChatMessage, plain_text_of, read_chat_template
+from edgeopt.recipes.texts.conversation import ConversationReader
 
 CHATML = """{%- for message in messages %}
     {%- if message['role'] == 'system' and not loop.first %}
@@ -38,6 +40,27 @@ def test_functions_and_what_they_returned_are_written_without_a_template():
     assert said == (
         'Function: {"name": "add"}\nUser:  1 + 1? \nAssistant: [{"function": {"name": "add"}}]\nFunction: 2\nAssistant:'
     )
+
+
+def test_functions_that_the_template_leaves_out_stand_in_the_words_of_the_user(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    source = "{% for m in messages %}|{{ m.role }}:{{ m.content }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(source, "utf-8")
+
+    class Letters:
+        special: ClassVar[dict[str, int]] = {}
+
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    call = ChatMessage("assistant", "", {"tool_calls": [{"function": {"name": "add"}}]})
+    talk = (*TALK, call, ChatMessage("tool", "2"))
+    reader = ConversationReader(Letters(), (), read_chat_template(tmp_path))
+    assert reader.text_of(talk, tools) == (
+        '|system:Be brief.|user:Function: {"name": "add"}\n\n 1 + 1? |assistant:[{"function": {"name": "add"}}]|tool:2'
+    )
+    assert reader.text_of(TALK) == "|system:Be brief.|user: 1 + 1? "
+    (tmp_path / "chat_template.jinja").write_text("{{ tools | length }}" + source, "utf-8")
+    reader = ConversationReader(Letters(), (), read_chat_template(tmp_path))
+    assert reader.text_of(TALK, tools) == "1|system:Be brief.|user: 1 + 1? "
 
 
 def test_a_template_gets_functions_and_calls(tmp_path: Path):

@@ -77,6 +77,7 @@ def test_an_answer_stands_behind_all_that_was_said():
     assert len(result.accounts) == 2
     assert result.accounts[1].reused_tokens > result.accounts[0].prompt_tokens, "what was said is not computed again"
     assert str(result).startswith("2 answers, ")
+    assert [note.detail for note in result.notes] == ["2 of 2 answers cut short at 12 tokens"]
     assert result.exit_code == 0
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgeopt.executors import Placement
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.inspection.inspect import Inspection
 from edgeopt.report.document import Document, Section, Value, make_table
 from edgeopt.steps.compile._placement import Partition
 from edgeopt.system.text import format_bytes
+
+_NUMBER = re.compile(r"\d+")
+_FEW = 4
+"""Tensors that differ in a number of their names alone have a line each below this."""
 
 
 def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
@@ -26,7 +32,8 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
     ]
     if inspection.integers.kind:
         values.append(Value("integers", f"{inspection.integers}; --quantized shows each tensor"))
-    values += [Value(kind, str(value)) for kind in ("input", "output") for value in getattr(inspection, f"{kind}s")]
+    values += [Value("input", line) for line in _folded(inspection.inputs)]
+    values += [Value("output", line) for line in _folded(inspection.outputs)]
     values.append(Value("recipe", inspection.recipe))
     values += [
         Value(label, text) for label, text in (("writes", inspection.writes), ("measured", inspection.measured)) if text
@@ -42,6 +49,24 @@ def summarize(inspection: Inspection, *, all_nodes: bool = False) -> Document:
         inspection.name,
         (Section(values=tuple(values), notes=inspection.notes), *sections),
     )
+
+
+def _folded(specs: Sequence[TensorSpec]) -> list[str]:
+    """Return a line for each tensor, and one for all that differ in a number of their names alone: caches of layers."""
+    alike: dict[tuple[str, str], list[TensorSpec]] = {}
+    for spec in specs:
+        rest = str(spec).removeprefix(spec.name)
+        alike.setdefault((_NUMBER.sub("*", spec.name, count=1), rest), []).append(spec)
+    lines = list[str]()
+    for (name, rest), group in alike.items():
+        if len(group) < _FEW or "*" not in name:
+            lines += map(str, group)
+        else:
+            numbers = [int(number[0]) for spec in group if (number := _NUMBER.search(spec.name))]
+            is_whole = sorted(numbers) == list(range(min(numbers), max(numbers) + 1))
+            shown = f"{min(numbers)}-{max(numbers)}" if is_whole else ",".join(map(str, sorted(numbers)))
+            lines.append(f"{name.replace('*', f'({shown})', 1)}{rest}")
+    return lines
 
 
 def _why_unknown(inspection: Inspection) -> str:

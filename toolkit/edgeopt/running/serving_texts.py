@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.answer_defaults import GUESSES
-from edgeopt.recipes.texts.chat_template import read_chat_template
+from edgeopt.running.framing import template_of
 from edgeopt.running.serving import Hosted, ServedModel, ServeOptions
 from edgeopt.running.writing import find_language_model, read_system
 from edgeopt.runtime.bundle import parse_bundle
@@ -155,7 +155,7 @@ def _correction_of(file: Path) -> Correction | None:
 def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> PromptReader:
     from edgeopt.runtime.serve.reader import PromptReader
 
-    template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or file).parent)
+    template = template_of(recipe, file)
     marks = opened.images.marks if opened.images is not None else None
     return PromptReader(opened.tokenizer, opened.context, recipe.generation.begin, template, system, marks)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from threading import Event
 from typing import Any
 
-from edgeopt.errors import EdgeoptError
-from edgeopt.recipes.texts.chat_template import ChatMessage, read_chat_template
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.recipes.texts.conversation import ConversationReader
 from edgeopt.running.answers import RunResult
+from edgeopt.running.framing import template_of
 from edgeopt.running.writing import find_language_model, open_decoder
 from edgeopt.runtime.decoding.batching.shared_model import parts_alone
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece
@@ -88,7 +88,7 @@ def talk(
     file = find_language_model(model)
     opened, recipe = open_decoder(file, threads, context, None)
     with opened:
-        template = read_chat_template((recipe.path_of(recipe.tokenizer.file) or Path(file)).parent)
+        template = template_of(recipe, file)
         mark = opened.images.marks.mark if opened.images is not None else ""  # whose templates take turns in parts
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system, mark=mark)
         # an answer that is cut off before its first token ends behind a part of its prompt
@@ -115,9 +115,18 @@ def talk(
         model=recipe.name,
         accounts=tuple(accounts),
         texts=texts,
-        notes=tuple(opened.origin.notes),
+        notes=(*opened.origin.notes, *_told_of_cuts(accounts, options)),
         interrupted=interrupted,
     )
+
+
+def _told_of_cuts(accounts: Sequence[Account], options: AnswerOptions) -> Iterator[Note]:
+    """Yield how many answers had as many tokens as they might, and were not over."""
+    most = options.most_tokens
+    cut = sum(account.reason == "length" and len(account.token_at_ns) >= most for account in accounts)
+    if cut:
+        detail = f"{cut} of {plural(len(accounts), 'answer')} cut short at {plural(most, 'token')}"
+        yield Note(NoteKind.INFO, detail, "--output-tokens allows more")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from edgeopt.errors import (
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.running.answers import RunResult
+from edgeopt.running.framing import PromptFrame, has_chat_template, template_of_prompt
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Generation, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
@@ -171,6 +173,8 @@ class Prompting:
     """A smaller model that guesses, named as the model is; empty: the recipe's."""
     images: tuple[Path, ...] = ()
     """Pictures that the prompt is about."""
+    raw: bool = False
+    """Whether the model continues the prompt as it is, though it came with a chat template."""
 
 
 def write_answer(
@@ -202,35 +206,35 @@ def write_answer(
         raise EdgeoptError("only sounds are heard in windows", remedy=REMEDY)
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
-    opened, recipe = open_decoder(find_language_model(model), threads, prompting.context, draft)
+    file = find_language_model(model)
+    opened, recipe = open_decoder(file, threads, prompting.context, draft)
     with opened:
         notes = list(opened.origin.notes)
+        template = None if prompting.raw or prompting.images else template_of_prompt(recipe, file)
+        frame = PromptFrame(opened.tokenizer, opened.begin_tokens, template, system)
         try:
-            tokens = list[int]()
             if system:
-                prefix = opened.keep_prefix(system, prompting.prefixes or prefix_folder())
-                tokens = list(prefix.tokens)
+                prefix = opened.keep_prefix(frame.before, prompting.prefixes or prefix_folder())
                 notes += [Note(NoteKind.INFO, prefix.note)] if prefix.note else []
                 if count := prefix.computed_tokens:
                     text = f"{plural(count, 'token')} before the prompt computed, for later runs too"
                     notes.append(Note(NoteKind.INFO, text))
             if prompting.long == SUMMARISE:
-                before = len(tokens) + opened.begins_with
-                whole = len(opened.tokenizer.encode(prompt)) + before
-                left = opened.context - before - min(asked.most_tokens, (opened.context - before) // 2)
-                room = left if whole >= opened.context else whole
-                prompt, taken = summarised(
-                    opened, prompt, room, lambda done, of: tell("summarise the prompt", done, of)
-                )
-                left = len(opened.tokenizer.encode(prompt)) + len(tokens) + opened.begins_with
-                text = f"the prompt of {whole} tokens is summarised to {left}"
-                notes += [Note(NoteKind.INFO, text)] if taken else []
-            else:
-                asked = replace(asked, long=Long(prompting.long), keep=len(tokens))
+                whole = len(frame.tokens_of(prompt)) + opened.begins_with
+                if whole >= opened.context:
+                    bare = PromptFrame(opened.tokenizer, opened.begin_tokens, template)
+                    taken = opened.begins_with + len(frame.before) + len(frame.after)
+                    room = opened.context - taken - min(asked.most_tokens, (opened.context - taken) // 2)
+                    heard = partial(tell, "summarise the prompt")
+                    prompt, _ = summarised(opened, prompt, room, heard, (bare.before, bare.after))
+                    left = len(frame.tokens_of(prompt)) + opened.begins_with
+                    notes.append(Note(NoteKind.INFO, f"the prompt of {whole} tokens is summarised to {left}"))
+            long = Long.REFUSE if prompting.long == SUMMARISE else Long(prompting.long)
+            asked = replace(asked, long=long, keep=len(frame.before), keep_last=len(frame.after))
             if prompting.images:
                 answer = opened.generate(prompt, asked, prompting.images)
             else:
-                answer = opened.generate([*tokens, *opened.tokenizer.encode(prompt)], asked)
+                answer = opened.generate(frame.tokens_of(prompt), asked)
         except ValueError as error:
             remedy = "write another prompt, or ask about fewer pictures" if prompting.images else REMEDY
             raise EdgeoptError(str(error), remedy=remedy) from error
@@ -242,6 +246,7 @@ def write_answer(
         with answer:
             interrupted = write_to(hear, answer)
         notes += _told_of_end(answer.account, asked, opened.context)
+        notes += _told_of_nothing(answer.account, has_turns=prompting.raw and has_chat_template(recipe, file))
     return WrittenResult(
         model=recipe.name, account=answer.account, notes=tuple(notes), budget=budget, interrupted=interrupted
     )
@@ -264,6 +269,13 @@ def _told_of_end(account: Account, asked: AnswerOptions, context: int) -> Iterat
     if account.reason == "length" and count < asked.most_tokens:
         detail = f"the answer ends after {plural(count, 'token')}: it and its prompt fill the context of {context}"
         yield Note(NoteKind.WARNING, detail, "a shorter prompt, a larger --context, or --context-shift")
+
+
+def _told_of_nothing(account: Account, *, has_turns: bool) -> Iterator[Note]:
+    """Yield that the model wrote nothing, which looks like a fault."""
+    if account.reason == "end" and len(account.token_at_ns) == 1:
+        remedy = "leave --raw out: the model was trained on conversations" if has_turns else "write another prompt"
+        yield Note(NoteKind.INFO, "the answer is empty: the model ended it at once", remedy)
 
 
 def read_system(file: Path) -> str:

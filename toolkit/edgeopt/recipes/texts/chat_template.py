@@ -143,10 +143,29 @@ def plain_text_of(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, 
         else message
         for message in messages
     ]
-    functions = [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
-    parts = [*functions, *map(_plain_turn, messages)]
+    parts = [*_functions_of(tools), *map(_plain_turn, messages)]
     is_begun = bool(messages) and messages[-1].role == "assistant" and not messages[-1].more
     return "\n".join(parts if is_begun else [*parts, "Assistant:"])
+
+
+def _functions_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
+
+
+def with_functions(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+    """Return a conversation whose words tell of functions and calls, for a template that writes neither.
+
+    Args:
+        messages: Its turns.
+        tools: Functions that the answer may call: they stand before the first words of the user.
+    """
+    turns = [replace(message, content=_plain(message)) for message in messages]
+    first = next((i for i, message in enumerate(turns) if message.role == "user"), None)
+    if first is not None:
+        before = "\n".join(_functions_of(tools)) + "\n\n"
+        parts = (before, *turns[first].parts) if turns[first].parts else ()
+        turns[first] = replace(turns[first], content=before + turns[first].content, parts=parts)
+    return turns
 
 
 def _plain_turn(message: ChatMessage) -> str:

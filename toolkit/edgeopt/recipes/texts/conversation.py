@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of
+from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of, with_functions
 from edgeopt.recipes.texts.tokens import Tokens
 
 
@@ -85,9 +86,34 @@ class ConversationReader:
         if self._template is None:
             return plain_text_of(whole, tools, mark=self._mark)
         try:
-            return self._template.text_of(whole, tools, in_parts=bool(self._mark))
+            return self._by_template(self._template, whole, tools)
         except ValueError as error:
             raise ConversationError(str(error), "messages") from error
+
+    def _by_template(
+        self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Return a conversation by the template; functions that it leaves out stand in the user's words."""
+        write = partial(template.text_of, in_parts=bool(self._mark))
+        text = write(messages, tools)
+        try:
+            is_left_out = bool(tools) and text == write(messages)
+        except ValueError:  # a template that cannot do without functions writes them
+            is_left_out = False
+        return write(with_functions(messages, tools)) if is_left_out else text
+
+    def tokens_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Return a conversation as the tokens of a prompt, without those that the model puts before every prompt.
+
+        Args:
+            messages: Its turns; where the last is the assistant's, the answer goes on behind its words.
+            tools: Functions that the answer may call, as OpenAI's clients describe them.
+
+        Raises:
+            ConversationError: If the template does not take it, or it holds what ends or begins a turn.
+        """
+        text = self.text_of(messages, tools)
+        return self.without_begin(self._tokenizer.encode(text, reads_special=self.reads_special))
 
     def without_begin(self, tokens: list[int]) -> list[int]:
         """Return the tokens of a conversation without those that the model puts before every prompt anyway."""

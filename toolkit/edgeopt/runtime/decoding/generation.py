@@ -103,6 +103,7 @@ class AnswerWishes(SamplingWishes, total=False):
     ends: bool
     long: Long
     keep: int
+    keep_last: int
     shifts: bool
     schema: str | Mapping[str, Any] | bool | None
     regex: str
@@ -140,6 +141,8 @@ class AnswerOptions:
     """Treatment of a prompt that fills the context."""
     keep: int = 0
     """Number of first tokens of the prompt that are never cut, such as those of a stored prefix."""
+    keep_last: int = 0
+    """Number of last tokens of the prompt that are not cut either, such as those that end a turn of a conversation."""
     shifts: bool = False
     """Whether the answer continues when it fills the context: the older half of the tokens that may be cut is dropped,
     and the rest is computed again as a prompt. False: the answer ends there."""
@@ -158,7 +161,7 @@ class AnswerOptions:
     each time; 0: as in the model's configuration, unless tokens are drawn."""
 
     def __post_init__(self) -> None:
-        limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0, "beams": 0}
+        limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "keep_last": 0, "guesses": 0, "beams": 0}
         for name, low in limits.items():
             value = getattr(self, name)
             is_left = name == "guesses" and value is None

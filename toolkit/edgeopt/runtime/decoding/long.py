@@ -31,11 +31,11 @@ def fitted(tokens: Sequence[int], context: int, asked: AnswerOptions, begins: in
     """
     if len(tokens) < context:
         return list(tokens)
-    kept = begins + asked.keep
-    space = context - min(asked.most_tokens, context // 2) - kept
+    kept, end = begins + asked.keep, len(tokens) - asked.keep_last
+    space = context - min(asked.most_tokens, context // 2) - kept - asked.keep_last
     if asked.long not in _CUTS or space < 1:
         raise ValueError(f"the prompt has {len(tokens)} tokens, the context {context}: nothing could follow")
-    return [*tokens[:kept], *_cut(tokens[kept:], space, asked.long)]
+    return [*tokens[:kept], *_cut(tokens[kept:end], space, asked.long), *tokens[end:]]
 
 
 def fitted_text(tokens: Sequence[int], room: int, long: Long) -> list[int]:
@@ -81,7 +81,11 @@ class PromptWriter(Protocol):
 
 
 def summarised(
-    model: PromptWriter, text: str, room: int, tell: Callable[[int, int], None] = lambda *_: None
+    model: PromptWriter,
+    text: str,
+    room: int,
+    tell: Callable[[int, int], None] = lambda *_: None,
+    around: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> tuple[str, int]:
     """Return a text that fits, summarised in parts by the model itself, again and again where it has to be.
 
@@ -90,6 +94,8 @@ def summarised(
         text: Any; one that fits comes back as it is.
         room: Tokens that it may have.
         tell: Hears which part of how many is summarised.
+        around: Tokens before and behind each prompt that asks for a summary: those of a turn, for a model that was
+            trained on conversations.
 
     Returns:
         The text, and how many tokens were summarised.
@@ -98,7 +104,7 @@ def summarised(
         EdgeoptError: If it does not fit after 8 rounds.
     """
     taken, encode = 0, model.tokenizer.encode
-    before, after = encode(_BEFORE), encode(_AFTER)
+    before, after = [*around[0], *encode(_BEFORE)], [*encode(_AFTER), *around[1]]
     size = (model.context - model.begins_with - len(before) - len(after)) * _SHORTER // (_SHORTER + 1)
     for _ in range(_MOST_ROUNDS):
         tokens = encode(text)

@@ -158,6 +158,13 @@ class GenerationRun(SamplingFlags):
         metavar="PICTURE",
         repeatable=True,
     )
+    raw: bool = option(
+        False,
+        "Let the model continue --prompt as it is. Without --raw, a model that came with a chat template gets it as a "
+        "turn of a conversation, and --system as the system's.",
+        group=LANGUAGE,
+        syntax=Syntax.FLAG,
+    )
     chat: bool = option(
         False,
         "Hold a conversation with the language model: each line is a turn, an empty line ends it.",

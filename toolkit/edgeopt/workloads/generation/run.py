@@ -108,6 +108,7 @@ def work(
         options.context,
         "" if options.draft in (None, NONE) else str(options.draft),
         options.image,
+        options.raw,
     )
     assert options.prompt is not None
     return write_answer(
@@ -155,6 +156,8 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         raise EdgeoptError(f"--{name.replace('_', '-')} is not for language models", remedy="leave it out")
     elif options.chat and (options.prompt is not None or sample is not None):
         raise EdgeoptError("--chat asks for each turn", remedy="leave --prompt and SOURCE out")
+    elif options.raw and options.prompt is None:
+        raise EdgeoptError("--raw belongs to --prompt TEXT", remedy="add --prompt, or leave --raw out")
     elif options.prompt is None and not options.chat:
         raise EdgeoptError(
             f"{source} is a language model: it answers --prompt TEXT, and no SOURCE",
@@ -182,6 +185,8 @@ def _require_pictures_fit(options: GenerationRun) -> None:
         )
     if options.long not in (None, "refuse"):
         raise EdgeoptError("a prompt with pictures is never cut", remedy="leave --long out, and ask shortly")
+    if options.raw:
+        raise EdgeoptError("--raw is for a prompt of text alone", remedy="leave it out")
 
 
 def _asked(options: GenerationRun) -> AnswerOptions:
