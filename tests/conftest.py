@@ -22,11 +22,15 @@ settings.load_profile("repeatable")
 REPOSITORY = Path(__file__).parents[1]
 DATA = REPOSITORY.parent / "shared" / "data"
 LONGEST = (
-    "test_qnn_environment.py",
+    "test_ssh_device.py",
     "test_engines_environment.py",
+    "test_qnn_environment.py",
+    "test_real_models.py",
+    "test_search_of_each_kind.py",
     "test_packaging.py",
     "test_optimize.py",
-    "test_real_models.py",
+    "test_optimize_language.py",
+    "test_fleet.py",
     "test_brought_models.py",
     "test_choice_truth.py",
     "test_misreading.py",

@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -57,11 +58,47 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in FILES}
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Facts of a file that the tests below ask for, read in one pass: each pass over all files takes three seconds."""
+
+    imports: frozenset[str]
+    """Modules of ours that it imports, also inside functions; `from edgeopt.x import part` too."""
+    first: frozenset[str]
+    """Modules of ours that run when it is imported: packages on the way too, beside those it lies in."""
+    roots: frozenset[str]
+    """Packages that it imports anywhere."""
+    docstrings: tuple[str, ...]
+    """The module's own first, empty where there is none."""
+    lengths: tuple[int, ...]
+    """Lines of each function."""
+    classes: tuple[str, ...]
+    reads_the_folder: tuple[int, ...]
+    """Lines that start Python without `-P`."""
+    empty_words: int
+    """Names that are bound and say nothing of what they hold."""
+
+
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Return the modules of ours that a file imports, also inside functions; `from edgeopt.x import part` too."""
+def seen_in(path: Path) -> Seen:
+    """Return what a file holds, without its tree."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(tree))
+    return Seen(
+        imports_of(path, nodes),
+        imported_first(path, tree),
+        roots_of(nodes),
+        tuple(docstrings(nodes)),
+        tuple(node.end_lineno - node.body[0].lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)),
+        tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)),
+        tuple(lines_that_read_the_folder(nodes)),
+        sum(binds_an_empty_word(node) for node in nodes),
+    )
+
+
+def imports_of(path: Path, nodes: Sequence[ast.AST]) -> frozenset[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeopt":
             named = {f"{node.module}.{name.name}" for name in node.names}
             found |= {one if one in MODULES else node.module for one in named}
@@ -70,10 +107,10 @@ def imports_of(path: Path) -> frozenset[str]:
     return frozenset(found - {module_of(path), "edgeopt"})
 
 
-def roots_of(path: Path) -> set[str]:
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+def roots_of(nodes: Sequence[ast.AST]) -> frozenset[str]:
     direct = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return direct | {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    whole = {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return frozenset(direct | whole)
 
 
 def test_the_root_holds_the_folders_and_little_else():
@@ -85,7 +122,7 @@ def test_the_root_holds_the_folders_and_little_else():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_only_point_down(path):
     folder = folder_of(path)
-    for other in imports_of(path):
+    for other in seen_in(path).imports:
         row = other.split(".")[1]
         if folder in RANK and row != folder:
             assert RANK[row] > RANK[folder], f"{folder}/ must not import {other}"
@@ -97,10 +134,8 @@ def test_no_import_goes_in_a_circle():
         walk(start, (), done)
 
 
-def imported_first(path: Path) -> frozenset[str]:
-    """Return the modules of ours that run when a file is imported: packages on the way too, beside those it lies in."""
-    own, tree = module_of(path), ast.parse(path.read_text("utf-8"))
-    named = set()
+def imported_first(path: Path, tree: ast.Module) -> frozenset[str]:
+    own, named = module_of(path), set()
     for node in tree.body:  # those in a function, or for type checkers, are imported later or never
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeopt":
             named |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
@@ -115,15 +150,13 @@ def test_any_module_can_be_imported_first():
     """A package's `__init__` runs before its modules: where it imports what imports one of them, that is a circle."""
     done: set[str] = set()
     for start in MODULES:
-        walk(start, (), done, imported_first)
+        walk(start, (), done, "first")
 
 
-def walk(
-    name: str, path: tuple[str, ...], done: set[str], edges: Callable[[Path], frozenset[str]] = imports_of
-) -> None:
+def walk(name: str, path: tuple[str, ...], done: set[str], edges: str = "imports") -> None:
     assert name not in path, f"import cycle: {' -> '.join((*path[path.index(name) :], name))}"
     if name not in done:
-        for other in edges(MODULES[name]):
+        for other in getattr(seen_in(MODULES[name]), edges):
             if other in MODULES:
                 walk(other, (*path, name), done, edges)
         done.add(name)
@@ -131,7 +164,7 @@ def walk(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_file_says_what_it_is(path):
-    text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    text = seen_in(path).docstrings[0]
     assert text
     assert text.splitlines()[0].endswith((".", ":"))
 
@@ -161,7 +194,7 @@ def test_telemetry_is_off_before_onnxruntime_is_imported():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["1", "False"]
-    direct = [path for path in FILES if "onnxruntime" in roots_of(path) and folder_of(path) != "executors"]
+    direct = [path for path in FILES if "onnxruntime" in seen_in(path).roots and folder_of(path) != "executors"]
     assert not direct, f"{direct} import onnxruntime past the executor, which switches telemetry off"
 
 
@@ -171,12 +204,7 @@ def test_files_stay_readable():
 
 
 def test_most_functions_are_short():
-    lengths = [
-        node.end_lineno - node.body[0].lineno + 1
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
+    lengths = [length for path in FILES for length in seen_in(path).lengths]
     assert sorted(lengths)[int(len(lengths) * 0.9)] < 30
 
 
@@ -208,13 +236,13 @@ def test_no_interpreter_is_started_that_reads_the_folder_it_starts_in():
     """Without `-P` a file `json.py` of the user's folder takes the place of Python's own."""
     for path in FILES:
         if "rknn" not in path.parts:  # Rockchip's Python may be older than `-P` (3.11)
-            lines = lines_that_read_the_folder(ast.parse(path.read_text("utf-8")))
+            lines = seen_in(path).reads_the_folder
             assert not lines, f"{path}, lines {lines}"
 
 
-def lines_that_read_the_folder(tree: ast.Module) -> list[int]:
+def lines_that_read_the_folder(nodes: Sequence[ast.AST]) -> list[int]:
     """Return the lines of the commands, lists or tuples of words, that start Python without `-P`."""
-    commands = [node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple)]
+    commands = [node for node in nodes if isinstance(node, ast.List | ast.Tuple)]
     words = [{word.value for word in node.elts if isinstance(word, ast.Constant)} for node in commands]
     return [
         node.lineno
@@ -228,7 +256,7 @@ def lines_that_read_the_folder(tree: ast.Module) -> list[int]:
     [("[p, '-m', 'pip']", [1]), ("(p, '-c', x)", [1]), ("(p, '-P', '-m', x)", []), ("['sh', '-c', x]", [])],
 )
 def test_a_command_may_be_a_list_or_a_tuple(command, lines):
-    assert lines_that_read_the_folder(ast.parse(command)) == lines
+    assert lines_that_read_the_folder([*ast.walk(ast.parse(command))]) == lines
 
 
 EMPTY_WORDS = {"one", "found", "told", "asked", "given"}
@@ -236,24 +264,22 @@ EMPTY_WORDS = {"one", "found", "told", "asked", "given"}
 
 
 def test_names_say_what_they_hold():
-    bound = 0
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            name = (
-                node.id if isinstance(node, ast.Name) and is_stored else node.arg if isinstance(node, ast.arg) else ""
-            )
-            bound += name in EMPTY_WORDS
-    assert bound <= 600
+    assert sum(seen_in(path).empty_words for path in FILES) <= 600
+
+
+def binds_an_empty_word(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Store) and node.id in EMPTY_WORDS
+    return isinstance(node, ast.arg) and node.arg in EMPTY_WORDS
 
 
 NO_NOUN = re.compile(r"(Of|What|That|Whose|(Along|At|By|For|From|In|On|To|Under|Until|With) (which|whom)) ")
 """Beginning of a docstring that neither names the thing nor is a sentence."""
 
 
-def docstrings(tree: ast.Module) -> Iterator[str]:
+def docstrings(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the docstrings of the module, its classes and functions, and each text directly below an assignment."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
         for name in ("body", "orelse", "finalbody"):
@@ -264,13 +290,20 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
                         yield text
 
 
+def docstrings_in(path: Path) -> Sequence[str]:
+    """Return the docstrings of a file; those of the package were read with all else that is looked at."""
+    if PACKAGE in path.parents:
+        return seen_in(path).docstrings
+    return tuple(docstrings(list(ast.walk(ast.parse(path.read_text("utf-8"))))))
+
+
 WRITTEN = [FILES, *(sorted((ROOT / name).rglob("*.py")) for name in ("tests", "benchmarks", "docs", "examples"))]
 """Files whose docstrings are read: the package, its tests and benchmarks, what makes pictures, and examples."""
 
 
 @pytest.mark.parametrize("files", WRITTEN, ids=("toolkit", "tests", "benchmarks", "docs", "examples"))
 def test_docstrings_are_sentences_or_nouns(files):
-    texts = [(path, text) for path in files for text in docstrings(ast.parse(path.read_text("utf-8")))]
+    texts = [(path, text) for path in files for text in docstrings_in(path)]
     wrong = [f"{path}: {text}" for path, text in texts if NO_NOUN.match(text.strip())]
     assert texts
     assert not wrong
@@ -285,15 +318,15 @@ def test_docstrings_are_sentences_or_nouns(files):
     ],
 )
 def test_a_text_below_an_assignment_is_a_docstring(source):
-    assert "What it is." in [*docstrings(ast.parse(source))]
+    assert "What it is." in [*docstrings([*ast.walk(ast.parse(source))])]
 
 
 def test_no_two_public_classes_have_one_name():
     files: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                files.setdefault(node.name, []).append(module_of(path))
+        for name in seen_in(path).classes:
+            if not name.startswith("_"):
+                files.setdefault(name, []).append(module_of(path))
     double = {name: places for name, places in files.items() if len(places) > 1}
     assert not double
 

@@ -43,9 +43,10 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Leave out the engine that may lie in the same environment: each that is there makes a run longer."""
-    reason = Missing("ncnn is not installed", "pip install 'edgeopt[ncnn]'")
-    monkeypatch.setattr("edgeopt.executors.ncnn.Ncnn.why_unavailable", lambda _: reason)
+    """Leave out the engines that may lie in the same environment: each that is there makes a run longer."""
+    for extra, executor in {"ncnn": "Ncnn", "litert": "LiteRT", "mnn": "Mnn"}.items():
+        reason = Missing(f"{extra} is not installed", f"pip install 'edgeopt[{extra}]'")
+        monkeypatch.setattr(f"edgeopt.executors.{extra}.{executor}.why_unavailable", lambda _, reason=reason: reason)
 
 
 CPU = SessionOptions(("CPU",), 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from few_labels import write_few
 
 from edgeopt import Runtime
 from edgeopt.cli import cli
@@ -29,10 +31,20 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune,activations")
 
 
+FEW = 64
+"""Pictures that are simulated for each form: 160 have labels."""
+
+
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("npu") / "out"
-    command = [*COMMAND, "-o", str(folder)]
+def command(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("npu")
+    labels = write_few(find_recipe("digits_detector").folder / "eval" / "instances.json", FEW, folder / "few.json")
+    return [*COMMAND, "--eval", labels, "-o", str(folder / "out")]
+
+
+@pytest.fixture(scope="module")
+def out(command):
+    folder = Path(command[-1])
     shown = CliRunner().invoke(cli, command)
     assert shown.exit_code == 3, shown.output
     (folder / ".shown").write_text(shown.output)
@@ -51,7 +63,7 @@ def test_no_latency_is_told_and_the_command_for_the_device_is(out):
 
 def test_the_report_tells_metric_placement_and_picture(out):
     best = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
-    assert best["simulated"]["n"] == 160, "all labels"
+    assert best["simulated"]["n"] == FEW, "all labels"
     assert abs(best["judgement"]["drop"]) <= 0.01
     assert best["judgement"]["drop_most"] > best["judgement"]["drop"]
     assert best["placement"].startswith("all ")
@@ -76,10 +88,10 @@ def test_a_simulated_bundle_is_not_benched(out):
     assert "not measured (no device)" in shown.output
 
 
-def test_a_resumed_run_simulates_nothing_again_and_proves_no_more_than_before(out):
+def test_a_resumed_run_simulates_nothing_again_and_proves_no_more_than_before(out, command):
     first = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
     scores = (out / "candidates/compile/scored.json").read_text("utf-8")
-    shown = CliRunner().invoke(cli, [*COMMAND, "-o", str(out), "--resume"])
+    shown = CliRunner().invoke(cli, [*command, "--resume"])
     assert shown.exit_code == 3, shown.output
     assert "from disk" in shown.output
     assert "agreement" not in shown.output
@@ -97,7 +109,8 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
         raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
 
     monkeypatch.setattr(qualcomm, "compile_model", refuse)
-    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
+    skip = ("quantize", "prune")
+    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=skip)
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target
     refused = next(one for one in report.candidates if one.name == "compile")

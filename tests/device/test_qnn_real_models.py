@@ -17,6 +17,8 @@ _REASON = EXECUTOR.why_unavailable()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=str(_REASON))]
 
 TARGET = "qualcomm-htp-v73"
+SKIP = ("prune",)
+"""It has tests of its own, and what it makes is no form of an NPU."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def detector(data, tmp_path_factory) -> ModelReport:
     few = write_few(folder / "instances_val.json", 16, out.with_suffix(".json"))  # a second a picture
     pictures = {"calib": str(folder / "calib"), "eval": few}
     model = data / "models" / "yolox_nano_416.onnx"
-    return optimize(model, target=TARGET, out=out, budget_ms=33.0, **pictures)
+    return optimize(model, target=TARGET, out=out, budget_ms=33.0, skip=SKIP, **pictures)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def classifier(data, tmp_path_factory) -> ModelReport:
     few = out.with_suffix(".csv")
     few.write_text("\n".join((head, *(f"{folder / 'val' / row}" for row in rows[::16]))), "utf-8")
     pictures = {"calib": str(folder / "calib"), "eval": str(few), "recipe": "imagenet_caffe"}
-    return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out, **pictures)
+    return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out, skip=SKIP, **pictures)
 
 
 @pytest.fixture(params=["detector", "classifier"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -126,10 +127,16 @@ def bound(name: str, model: Model):
     return replace(recipe, class_names=labels.class_names, preprocess=letterbox, evaluation=labels.evaluation)
 
 
+@cache
 def labelled() -> LabelledFrames:
-    whole = open_labelled(find_model("digits_detector").parent / "eval" / "instances.json")
-    kept = range(0, 64, 2)
-    return LabelledFrames(whole.frames.select(kept), whole.labels.select(kept))
+    return decoded_once(find_model("digits_detector").parent / "eval" / "instances.json", range(0, 64, 2))
+
+
+def decoded_once(labels: Path, kept: range) -> LabelledFrames:
+    """Return some of the labelled pictures: each case below reads them in dozens of ways."""
+    whole = open_labelled(labels)
+    read = [whole.frames.picture(i) for i in kept]
+    return LabelledFrames(replace(whole.frames.select(kept), read=lambda i: read[i]), whole.labels.select(kept))
 
 
 def metric(recipe, model, session, data):
@@ -183,12 +190,9 @@ def squeezenet(data: Path, way: str) -> Model:
     return model.feed(swap=True, before=turned, after=IMAGENET).done()
 
 
+@cache
 def photographs(data: Path) -> LabelledFrames:
-    """Return labelled pictures, decoded once."""
-    whole = open_labelled(data / "imagenet" / "val_labels.csv")
-    kept = range(0, 400, 10)
-    read = [whole.frames.picture(i) for i in kept]
-    return LabelledFrames(replace(whole.frames.select(kept), read=lambda i: read[i]), whole.labels.select(kept))
+    return decoded_once(data / "imagenet" / "val_labels.csv", range(0, 400, 10))
 
 
 @pytest.mark.parametrize(

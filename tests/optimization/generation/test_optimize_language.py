@@ -216,8 +216,14 @@ def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_
     assert read_bundle(again.folder).model.read_bytes() == load_model(SHIPPED / "model.onnx").data
 
 
-def test_a_model_in_blocks_keeps_them_in_one_form_and_is_rounded_again_in_others(report, tmp_path):
+def only(monkeypatch: pytest.MonkeyPatch, *forms: str) -> None:
+    """Let `optimize` make these forms alone, where a test looks at no other."""
+    monkeypatch.setattr(optimize, "FORMS", tuple(form for form in FORMS if form.name in forms))
+
+
+def test_a_model_in_blocks_keeps_them_in_one_form_and_is_rounded_again_in_others(report, tmp_path, monkeypatch):
     source = next(form.file for form in report.candidates if form.name == "w4+head")
+    only(monkeypatch, "w8a8", "w8", "w4")
     again = optimize_language_model(source, target="cpu", out=tmp_path / "lm", options=BRIEF, listener=Silence())
     by_name = {form.name: form for form in again.candidates}
     assert list(by_name)[:4] == [STORED, "w4+stored", "w8a8", "w8"]
@@ -322,6 +328,7 @@ def test_what_keeps_the_budget_comes_before_what_is_faster():
 def test_a_budget_is_judged_on_answers_of_the_chosen_form(tmp_path, monkeypatch):
     wide = parse_answer_budget("ttft:1h,tpot:1h")
     options = replace(BRIEF, budget=replace(wide, limits_ms={**wide.limits_ms, "TPOT": 1e-6}), seconds=1.0)
+    only(monkeypatch, "w8")
     monkeypatch.setattr(life, "_LONGER", 60)  # however slow the machine: it ends when all is decided
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     assert found.exit_code == 2
@@ -454,7 +461,7 @@ def test_what_does_not_fit_is_refused_before_work(tmp_path):
 
 
 def test_lengths_hold_what_begins_every_text_and_may_fill_the_context(tmp_path, monkeypatch):
-    monkeypatch.setattr(optimize, "FORMS", tuple(one for one in FORMS if one.name == "w8"))
+    only(monkeypatch, "w8")
     options = replace(BRIEF, prompt_tokens=1016, output_tokens=8)
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     base = found.candidates[0]

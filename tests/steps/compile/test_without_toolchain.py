@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fixture_brief import briefly, ending_after
 
 from edgeopt.graph.model import load_model
 from edgeopt.optimization.optimize import optimize
@@ -17,9 +18,8 @@ pytestmark = pytest.mark.skipif(why_unavailable(find_target(TARGET)) is None, re
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("rule") / "out"
-    return optimize(
-        "digits_detector", target=TARGET, out=out, budget_ms=33.0, skip=("prune", "activations", "resolution")
-    )
+    with briefly(), ending_after(2):
+        return optimize("digits_detector", target=TARGET, out=out, budget_ms=33.0, skip=("prune",))
 
 
 def test_the_integer_form_is_written_and_scored_on_the_processor(report):

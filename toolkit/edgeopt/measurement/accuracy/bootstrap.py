@@ -106,11 +106,11 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
     accuracy = task.score(answers, labels)
     is_share = find_metric(accuracy.metric).is_share and not groups
     if count > 1:
-        draws = _draws(count)
-        resampled = task.score_resamples(answers, labels, draws[:, groups] if groups else draws)
-    if count > 1 and not is_share:
-        parts = quarters(count)[:, groups] if groups else quarters(count)
-        parted = mean_of_parts(task.score_resamples(answers, labels, parts), parts)
+        draws, parts = _draws(count), quarters(count)[: 0 if is_share else None]
+        counts = np.concatenate([draws, parts])  # at once: matching answers with labels takes longer than the rest
+        counts = counts[:, groups] if groups else counts
+        resampled, values = np.split(task.score_resamples(answers, labels, counts), [len(draws)])
+        parted = parted if is_share else mean_of_parts(values, counts[len(draws) :])
     right = _right(task, answers, labels) if is_share else ""
     return Scored(accuracy, _rounded(resampled), labels.source.name, _identity(labels), count, right, _rounded(parted))
 

@@ -10,13 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _RUNNING = re.compile(
     r"^(numpy|onnxruntime.*|openvino.*|ncnn|ai-edge-litert|mnn|executorch|opencv-python.*|tensorrt.*)$", re.IGNORECASE
 )
 """Packages whose code runs inside a frame."""
 _OTHERS = re.compile(r"^(edgeopt|psutil|onnx|onnx-ir|onnx_ir|onnxslim)$", re.IGNORECASE)
+_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE)
 _VARIABLES = re.compile(
     r"^(OMP|KMP|GOMP|ORT|CUDA|NVIDIA|TRT|MKL|OPENBLAS(?!_THREAD_TIMEOUT)|OPENCV|OV|MALLOC|GLIBC|LD_PRELOAD|PYTHONHASHSEED)"
 )
@@ -164,14 +168,23 @@ def software_facts() -> dict[str, Reader]:
 def _packages(wanted: re.Pattern[str]) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, distributions, version  # 8 ms, as in `environment.py`
 
-    names = {str(distribution.metadata["Name"]) for distribution in distributions()}
     packages = {}
-    for name in sorted(other for other in names if wanted.match(other)):
+    for name in sorted({name for distribution in distributions() if wanted.match(name := _name_of(distribution))}):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
             continue
     return packages
+
+
+def _name_of(distribution: Distribution) -> str:
+    """Return the name of an installed package, or nothing where it tells none.
+
+    The parser of `distribution.metadata` reads the description too: 33 ms for 116 packages, against 5 ms.
+    """
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    named = _NAME.search(text.partition("\n\n")[0])
+    return named[1] if named else ""
 
 
 def _loaded(module: str) -> Any:
