@@ -31,8 +31,8 @@ from edgeopt.runtime.decoding.speech.options import SpeechOptions, SpeechWishes
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.wanted import read_wanted
-from edgeopt.runtime.stream.desk import size_of
+from edgeopt.runtime.serve.text_request import read_text_request
+from edgeopt.runtime.stream.frame_queue import size_of
 from edgeopt.runtime.stream.result import StreamResult
 from edgeopt.system.declared.options import options_of
 
@@ -82,12 +82,12 @@ def test_a_number_of_sampling_is_an_option_everywhere_once_it_is_a_field():
     for name, limits in numbers.items():
         value = limits.least or 0
         body = json.dumps({"model": "m", "prompt": "a", name: value}).encode()
-        asked = read_wanted(body, Limits(), is_chat=False).asked
+        asked = read_text_request(body, Limits(), is_chat=False).asked
         assert getattr(asked.sampling, name) == value
         if limits.most is not None:
             body = json.dumps({"model": "m", "prompt": "a", name: limits.most + 1}).encode()
             with pytest.raises(RefusedError, match=name):
-                read_wanted(body, Limits(), is_chat=False)
+                read_text_request(body, Limits(), is_chat=False)
 
 
 @pytest.mark.parametrize(("function", "options"), TAKING, ids=lambda value: getattr(value, "__qualname__", ""))

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from edgeopt.measurement.accuracy.judgement import LEVEL, LEVELS_IN_STAGES, LEVELS_OF_LOOKS, NoProof
-from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.plan import make_plan
 from edgeopt.optimization.run import Run, Silence

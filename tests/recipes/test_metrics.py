@@ -16,8 +16,8 @@ from edgeopt.recipes.scoring.average_precision import MatchTable
 from edgeopt.recipes.scoring.class_areas import ClassAreas
 from edgeopt.recipes.scoring.entities import SpanCounts
 from edgeopt.recipes.scoring.retrieval import Retrieval
+from edgeopt.recipes.scoring.sound_spans import SoundSpans
 from edgeopt.recipes.scoring.spelling import spelling_of
-from edgeopt.recipes.scoring.stretches import Stretches
 from edgeopt.system.declared import registry
 
 
@@ -40,7 +40,7 @@ def evidence(name: str, good: int):
         return spelling_of(["ab" if i < good else "xyz" for i in range(10)], ["ab"] * 10)
     if "voice_activity" in find_metric(name).tasks:
         says = np.array([[0.9, 0.1] if i < good else [0.1, 0.9] for i in range(10)])
-        return Stretches(says, np.tile([True, False], (10, 1)), 0.5)
+        return SoundSpans(says, np.tile([True, False], (10, 1)), 0.5)
     if "token_classification" in find_metric(name).tasks:
         every = np.ones(10, np.int64)
         return SpanCounts((np.arange(10) < good).astype(np.int64), every, every)

@@ -18,7 +18,7 @@ from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.forms.kv_cache import leader_with_small_cache
-from edgeopt.optimization.generation.life import Made
+from edgeopt.optimization.generation.writer_run import Made
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.decoding.generation import AnswerOptions
 

@@ -21,10 +21,10 @@ from edgeopt.graph.model import load_model
 from edgeopt.optimization.generation import optimize
 from edgeopt.optimization.generation.forms import kinds
 from edgeopt.optimization.generation.forms.kinds import FORMS
-from edgeopt.optimization.generation.life import WriterRun
 from edgeopt.optimization.generation.optimize import optimize_language_model
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started
+from edgeopt.optimization.generation.writer_run import WriterRun
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.opening import open_language_model

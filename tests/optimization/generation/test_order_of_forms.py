@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgeopt.optimization.generation import life, optimize
+from edgeopt.optimization.generation import optimize
+from edgeopt.optimization.generation import writer_run as life
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.forms import split
-from edgeopt.optimization.generation.life import Made
+from edgeopt.optimization.generation.writer_run import Made
 from edgeopt.system.processes import time_limit
 from edgeopt.system.processes.time_limit import OutOfTime, limited
 

@@ -10,8 +10,8 @@ import pytest
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.request_queue import RequestQueue
 from edgeopt.runtime.serve.watching.tally import Tally
 
 
@@ -48,7 +48,7 @@ def test_a_broken_model_is_freed_by_its_own_last_user():
 def test_a_slot_is_handed_on_where_who_waited_leaves_in_the_same_moment():
     async def run() -> None:
         tally = Tally("m", ("a",), Holder(Opened))
-        line = RequestLine(Limits(slots=1, seconds=60), tally)
+        line = RequestQueue(Limits(slots=1, seconds=60), tally)
         await line.enter(monotonic() + 60)
         waits = asyncio.create_task(line.enter(monotonic() + 60))
         await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ def test_a_slot_is_handed_on_where_who_waited_leaves_in_the_same_moment():
 def test_prompts_are_scored_in_turn_and_others_go_past_them():
     async def run() -> None:
         tally = Tally("m", ("a",), Holder(Opened))
-        line = RequestLine(Limits(slots=2, seconds=60), tally)
+        line = RequestQueue(Limits(slots=2, seconds=60), tally)
         first, second, third = object(), object(), object()
         await line.enter(monotonic() + 60, 0, first)
         waits = [asyncio.create_task(line.enter(monotonic() + 60, 0, key)) for key in (second, third)]

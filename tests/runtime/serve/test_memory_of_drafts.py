@@ -23,7 +23,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.memory import bytes_of_text
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.room import MemoryNeeds
+from edgeopt.runtime.serve.model_memory import MemoryNeeds
 from edgeopt.runtime.serve.writers import OneByOne
 
 TINY = Path(__file__).parents[3] / "models" / "tiny_lm"

@@ -12,7 +12,7 @@ from fixture_models import model
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import Bundle, write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.stream.rungs import levels_of, smaller_size
+from edgeopt.runtime.stream.levels import levels_of, smaller_size
 from edgeopt.system.declared.target import find_target
 
 CPU = find_target("cpu-x86-vnni")

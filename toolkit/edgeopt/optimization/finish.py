@@ -19,11 +19,11 @@ from edgeopt.optimization.candidates.measure import Decision
 from edgeopt.optimization.candidates.predicted import with_predictions
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import choose, mark
-from edgeopt.optimization.course import BUNDLE
 from edgeopt.optimization.deployment.decoding import with_decoding
 from edgeopt.optimization.deployment.deploy import deploy
 from edgeopt.optimization.deployment.embedding import EmbeddedParts, embed
 from edgeopt.optimization.deployment.emission import emit
+from edgeopt.optimization.expected_progress import BUNDLE
 from edgeopt.optimization.plan import calibrated_steps
 from edgeopt.optimization.report.summary import write_report
 from edgeopt.optimization.result import ModelReport

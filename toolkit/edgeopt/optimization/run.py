@@ -15,7 +15,7 @@ from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.course import Course
+from edgeopt.optimization.expected_progress import Course
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.plan import Plan

@@ -12,7 +12,7 @@ from edgeopt.running.live import LiveResult
 from edgeopt.runtime.drift.state import DriftState
 from edgeopt.runtime.stats import Times
 from edgeopt.runtime.stream import StreamStats
-from edgeopt.runtime.stream.rungs import FULL
+from edgeopt.runtime.stream.levels import FULL
 from edgeopt.system.text import format_budget, format_ms, plural, typed_duration
 
 _FEW = 20

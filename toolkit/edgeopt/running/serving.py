@@ -14,7 +14,7 @@ from edgeopt.system.declared.optional import require
 from edgeopt.system.text import format_bytes, plural
 
 if TYPE_CHECKING:
-    from edgeopt.runtime.serve.room import MemoryNeeds, MemoryPlace, Room
+    from edgeopt.runtime.serve.model_memory import MemoryNeeds, MemoryPlace, ModelMemory
     from edgeopt.runtime.serve.several import LazyModel
     from edgeopt.runtime.serve.site import Watched
     from edgeopt.runtime.serve.watching.tally import Tally
@@ -151,7 +151,7 @@ def serve(
     for name in _NEEDED:
         require(name, extra="serve", purpose=_PURPOSE)
     from edgeopt.runtime.serve.access import Access
-    from edgeopt.runtime.serve.room import Room
+    from edgeopt.runtime.serve.model_memory import ModelMemory
     from edgeopt.runtime.serve.server import Certificate, Server, address_of, names_of, open_port
     from edgeopt.runtime.serve.site import make_site
     from edgeopt.runtime.serve.watching.access_log import AccessLog
@@ -161,7 +161,7 @@ def serve(
     if certificate is not None:
         certificate.require()
     log = AccessLog(options.access_log) if options.access_log else None
-    room = Room(options.memory_bytes, options.limits.seconds)
+    room = ModelMemory(options.memory_bytes, options.limits.seconds)
     listening = open_port(options.host, options.port)  # before the model: what is taken is known at once
     try:
         hosting: _Single | _Several
@@ -205,7 +205,7 @@ def _open_to_all(options: ServeOptions) -> str:
 class _Single:
     """The only model of a server, open from the beginning."""
 
-    def __init__(self, model: Hosted, room: Room) -> None:
+    def __init__(self, model: Hosted, room: ModelMemory) -> None:
         from edgeopt.runtime.serve.site import Watched
 
         place = room.place(model.options.name or model.name, model.needs) if room.limit_bytes else None
@@ -228,7 +228,7 @@ class _Single:
 class _Several:
     """Several models of a server, opened when they are asked for, in memory as far as they fit."""
 
-    def __init__(self, models: Sequence[Hosted], room: Room, tell: Callable[[str], None]) -> None:
+    def __init__(self, models: Sequence[Hosted], room: ModelMemory, tell: Callable[[str], None]) -> None:
         from edgeopt.runtime.serve.several import LazyModel, ServableModel, SeveralModels
         from edgeopt.runtime.serve.site import Watched
         from edgeopt.runtime.serve.watching.tally import Tally

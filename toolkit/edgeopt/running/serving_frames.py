@@ -23,12 +23,12 @@ from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.bundles.parts import Port
 from edgeopt.runtime.fallback import least_bytes
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.serve.room import MemoryNeeds
+from edgeopt.runtime.serve.model_memory import MemoryNeeds
 from edgeopt.system.machine.threads import engine_threads
 
 if TYPE_CHECKING:
     from edgeopt.runtime.serve.holder import Holder
-    from edgeopt.runtime.serve.room import MemoryPlace
+    from edgeopt.runtime.serve.model_memory import MemoryPlace
     from edgeopt.runtime.serve.routes.text_models import TextModel
 
 

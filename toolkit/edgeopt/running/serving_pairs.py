@@ -14,11 +14,11 @@ from edgeopt.running.transcribing import opened_voice
 from edgeopt.runtime.bundle import is_bundle, parse_bundle
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.fallback import least_bytes
-from edgeopt.runtime.serve.room import MemoryNeeds
+from edgeopt.runtime.serve.model_memory import MemoryNeeds
 
 if TYPE_CHECKING:
     from edgeopt.measurement.opening.right_optimizations import Correction
-    from edgeopt.runtime.serve.room import MemoryPlace
+    from edgeopt.runtime.serve.model_memory import MemoryPlace
 
 _SOUNDS, _TRANSLATIONS, _TEXTS = "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/completions"
 

@@ -19,12 +19,12 @@ from edgeopt.runtime.decoding.memory import bytes_of_decoder, bytes_of_graphs
 from edgeopt.runtime.decoding.opening import bundle_of, decoder_file, open_language_model, recipe_beside
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.runtime.fallback import least_bytes
-from edgeopt.runtime.serve.room import MemoryNeeds
+from edgeopt.runtime.serve.model_memory import MemoryNeeds
 
 if TYPE_CHECKING:
     from edgeopt.measurement.opening.right_optimizations import Correction
+    from edgeopt.runtime.serve.model_memory import MemoryPlace
     from edgeopt.runtime.serve.reader import PromptReader
-    from edgeopt.runtime.serve.room import MemoryPlace
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 

@@ -19,7 +19,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.intervals import IntervalLabels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.scoring.stretches import Stretches
+from edgeopt.recipes.scoring.sound_spans import SoundSpans
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._json_numbers import score_as_json
 from edgeopt.tasks._likeness import OutputKind, compare_output
@@ -141,11 +141,11 @@ class VoiceActivity(FrameTask):
         """Return (resamples,) the metric where the i-th window counts `counts[:, i]` times."""
         return resampled_accuracy(self._stretches(answers, labels), self._recipe, counts)
 
-    def _stretches(self, answers: Sequence[Activity], labels: Labels) -> Stretches:
+    def _stretches(self, answers: Sequence[Activity], labels: Labels) -> SoundSpans:
         if not isinstance(labels, IntervalLabels):
             raise InvalidFileError(f"{labels.source} holds no intervals", remedy="pass a CSV of file,start_s,end_s")
         array = np.stack([answer.probabilities for answer in answers]).astype(np.float64)
-        return Stretches(array, labels.truth(array.shape[1]), self._threshold)
+        return SoundSpans(array, labels.truth(array.shape[1]), self._threshold)
 
     def agreement(self, answers: Sequence[Activity], reference: Sequence[Activity]) -> float:
         """Return the decisions at one half that are the same, of those that are not the most common one.

@@ -16,7 +16,7 @@ from edgeopt.optimization.candidates.rival_forms import Rival, going_on, within_
 from edgeopt.optimization.candidates.rivals import offer_rivals
 from edgeopt.optimization.candidates.scoring import add_candidate
 from edgeopt.optimization.candidates.told import told_where_it_fails
-from edgeopt.optimization.course import FORMS, expected_parts
+from edgeopt.optimization.expected_progress import FORMS, expected_parts
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk, stored_candidates
 from edgeopt.optimization.run import Run
 from edgeopt.runtime.devices.availability import is_compiled

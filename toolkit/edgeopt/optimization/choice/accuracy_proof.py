@@ -32,10 +32,10 @@ from edgeopt.measurement.accuracy.judgement import (
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
-from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.choice.selection import is_proven
 from edgeopt.optimization.choice.stored_scores import ScoredAnswers, share_of_level, store_scores, stored_scores
-from edgeopt.optimization.course import JUDGE
+from edgeopt.optimization.expected_progress import JUDGE
 from edgeopt.optimization.labelling.offer import (
     judge_by_answers,
     open_labelling,

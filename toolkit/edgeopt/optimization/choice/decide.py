@@ -25,7 +25,7 @@ from edgeopt.optimization.candidates.measure import (
 from edgeopt.optimization.candidates.same_graphs import same_as_original
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Chosen, mark
-from edgeopt.optimization.course import CONFIRM, MEASURE, measuring_s
+from edgeopt.optimization.expected_progress import CONFIRM, MEASURE, measuring_s
 from edgeopt.optimization.run import Run, model_file
 from edgeopt.system.machine.affinity import threads_in_words
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer

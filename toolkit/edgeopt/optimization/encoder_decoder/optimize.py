@@ -28,7 +28,9 @@ from edgeopt.optimization.generation.ahead import Ahead
 from edgeopt.optimization.generation.contest import Entrant, FormContest
 from edgeopt.optimization.generation.deploy import FOLDER, told_of
 from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_room
-from edgeopt.optimization.generation.life import (
+from edgeopt.optimization.generation.result import LanguageReport
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
+from edgeopt.optimization.generation.writer_run import (
     Made,
     WriterRun,
     enter_forms,
@@ -38,8 +40,6 @@ from edgeopt.optimization.generation.life import (
     optimize_writer,
     prove_and_write,
 )
-from edgeopt.optimization.generation.result import LanguageReport
-from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.scoring.spelling import word_errors
 from edgeopt.recipes.texts.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Bundle, is_bundle, make_artefact, write_bundle

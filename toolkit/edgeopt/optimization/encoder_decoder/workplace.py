@@ -14,8 +14,8 @@ from edgeopt.measurement.generation.held_out import read_sources, require_answer
 from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.measurement.generation.sides.turns import Prompt
 from edgeopt.optimization.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
-from edgeopt.optimization.generation.life import FormMaker, WriterRun
 from edgeopt.optimization.generation.resume import Left
+from edgeopt.optimization.generation.writer_run import FormMaker, WriterRun
 from edgeopt.recipes.texts.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.steps.convert.encoder_decoder_pair import Pair, read_pair

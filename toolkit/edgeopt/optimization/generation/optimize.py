@@ -30,7 +30,12 @@ from edgeopt.optimization.generation.forms.kv_cache import enter_with_small_cach
 from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewhere
 from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split
 from edgeopt.optimization.generation.guessing import choose_guesses
-from edgeopt.optimization.generation.life import (
+from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
+from edgeopt.optimization.generation.texts import TokenWindows, no_text
+from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
+from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
+from edgeopt.optimization.generation.writer_run import (
     Made,
     WriterRun,
     enter_forms,
@@ -40,11 +45,6 @@ from edgeopt.optimization.generation.life import (
     optimize_writer,
     prove_and_write,
 )
-from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
-from edgeopt.optimization.generation.texts import TokenWindows, no_text
-from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
-from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.running.writing import find_language_model
 from edgeopt.runtime.bundle import Bundle

@@ -21,10 +21,10 @@ from edgeopt.optimization.generation.forms.attention import AttentionTrials
 from edgeopt.optimization.generation.forms.kinds import FUSED, KEPT, MatrixForm, with_chunks
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.generation.forms.memory import JUDGED_COPIES, require_memory, require_room
-from edgeopt.optimization.generation.life import FormMaker, WriterRun
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.resume import MODEL, Left
 from edgeopt.optimization.generation.texts import TokenWindows, read_texts
+from edgeopt.optimization.generation.writer_run import FormMaker, WriterRun
 from edgeopt.recipes.inputs.seen.table import ImageTable
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text

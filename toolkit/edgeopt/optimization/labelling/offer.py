@@ -18,7 +18,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.measurement.accuracy.judgement import LEVELS_IN_STAGES, LEVELS_OF_LOOKS, Judgement, judge_pairs
 from edgeopt.measurement.accuracy.paired_shares import least_samples
-from edgeopt.optimization.choice.looks import count_look
+from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.labelling.questions import (
     NEITHER,
     Counted,

@@ -11,8 +11,8 @@ from time import monotonic
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors._guard import guarded
 from edgeopt.measurement.pipelines.code import load_calls
-from edgeopt.optimization.course import PartListener
 from edgeopt.optimization.elsewhere import make_for
+from edgeopt.optimization.expected_progress import PartListener
 from edgeopt.optimization.folder.handover import MadeHere, forget_handover, hand_over, handed_over
 from edgeopt.optimization.options import Options
 from edgeopt.optimization.pipelines.observe import observe_original

@@ -24,7 +24,7 @@ from edgeopt.measurement.pipelines.given import OpenedPipeline
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.course import MEASURE, PartListener
+from edgeopt.optimization.expected_progress import MEASURE, PartListener
 from edgeopt.optimization.folder.handover import forget_handover, handed_over
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Options

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.recipes.metrics import Counts, Metric
-from edgeopt.recipes.scoring.stretches import Stretches
+from edgeopt.recipes.scoring.sound_spans import SoundSpans
 
 _AT_ONCE = 64
 """Resamples."""
 
 
-def _auc(stretches: Stretches, counts: Counts) -> NDArray[np.float64]:
+def _auc(stretches: SoundSpans, counts: Counts) -> NDArray[np.float64]:
     flat = np.nan_to_num(stretches.probabilities, nan=-1.0).reshape(-1)
     _, level = np.unique(flat, return_inverse=True)
     levels, is_true = int(level.max()) + 1, stretches.is_true.reshape(-1)
@@ -32,7 +32,7 @@ def _auc(stretches: Stretches, counts: Counts) -> NDArray[np.float64]:
     return areas
 
 
-def _by_chance(stretches: Stretches, windows: int) -> float:
+def _by_chance(stretches: SoundSpans, windows: int) -> float:
     """Return one half, and two standard errors of it without a difference."""
     yes = max(float(stretches.is_true.mean()) * windows, 1.0)
     no = max(windows - yes, 1.0)

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.runtime.serve.room import Closes, MemoryPlace
+from edgeopt.runtime.serve.model_memory import Closes, MemoryPlace
 
 M = TypeVar("M", bound=Closes)
 

@@ -15,7 +15,7 @@ from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.prompt_plan import common_start
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.routes.pictures import read_frame
-from edgeopt.runtime.serve.wanted import Wanted
+from edgeopt.runtime.serve.text_request import TextRequest
 
 _UNLIKE: Final = ("a", "B")
 """Beginnings of two conversations that share no token, so that the common start of both is the text before them."""
@@ -95,7 +95,7 @@ class PromptReader:
         said = [list(self._tokens_of_messages((ChatMessage("user", each),))) for each in _UNLIKE]
         return [self._before, said[0][: common_start(*said)]]
 
-    def next_start(self, wanted: Wanted, answer: str) -> list[int]:
+    def next_start(self, wanted: TextRequest, answer: str) -> list[int]:
         """Return the tokens with which a conversation goes on, whatever the user says next; none: nobody can tell.
 
         Args:
@@ -112,7 +112,7 @@ class PromptReader:
             return []
         return list(next_turns[0][: common_start(*next_turns)])
 
-    def tokens_of(self, wanted: Wanted) -> Sequence[int]:
+    def tokens_of(self, wanted: TextRequest) -> Sequence[int]:
         """Return the tokens of what was asked, without those that begin every prompt; with pictures a `SeenPrompt`.
 
         Raises:
@@ -135,7 +135,7 @@ class PromptReader:
             raise self._too_long(f"{length}")
         return tokens
 
-    def _require_own(self, wanted: Wanted) -> None:
+    def _require_own(self, wanted: TextRequest) -> None:
         """Raise where options of an answer are about tokens, or a length, that the model has not."""
         options = wanted.asked
         if (biased := max(options.sampling.logit_bias, default=0)) > self._largest:

@@ -17,7 +17,7 @@ from edgeopt.runtime.serve.asking import Endpoint, answers, read_body, while_the
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.refused import RefusedError, unknown_model
 from edgeopt.runtime.serve.routes.forms import FORM, read_fields
-from edgeopt.runtime.serve.wanted import read_object
+from edgeopt.runtime.serve.text_request import read_object
 from edgeopt.runtime.serve.watching.tally import Tally
 
 _JSON = "application/json"

@@ -15,8 +15,8 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.memory import bytes_beside_cache, bytes_of_text
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.model_memory import MemoryNeeds
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.room import MemoryNeeds
 from edgeopt.runtime.serve.writing import ServedAnswer
 
 _WARM = AnswerOptions(most_tokens=2, ends=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgeopt.runtime.schedule.queueing import QueueKind
-from edgeopt.runtime.stream.desk import WHEN_TAKEN, Desk
+from edgeopt.runtime.stream.frame_queue import WHEN_TAKEN, FrameQueue
 from edgeopt.runtime.stream.sources import Captured, Source
 
 
@@ -14,7 +14,7 @@ class Capture:
     """Brings frames from a source to a desk: at a rate, as they come, or when they are wanted."""
 
     source: Source
-    desk: Desk
+    desk: FrameQueue
     fps: float | None
     """Frames a second of a source that has no rate of its own; None: as they come, or when they are wanted."""
     _due_ns: float = -1.0

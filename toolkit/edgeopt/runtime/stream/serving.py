@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.stream.clockwork import Running
-from edgeopt.runtime.stream.desk import Desk, Waiting
 from edgeopt.runtime.stream.events import EventKind
-from edgeopt.runtime.stream.rungs import Rung
+from edgeopt.runtime.stream.frame_queue import FrameQueue, Waiting
+from edgeopt.runtime.stream.levels import Rung
 from edgeopt.runtime.stream.runner import Frame
 from edgeopt.system.machine.place import PlaceLostError
 
@@ -60,7 +60,7 @@ class _Worker:
 class FrameServer:
     """Runs frames of a desk; whoever calls a method holds the desk's lock, but for `start` and `join`."""
 
-    def __init__(self, desk: Desk, rung: Rung, hang_ns: int) -> None:
+    def __init__(self, desk: FrameQueue, rung: Rung, hang_ns: int) -> None:
         """Bind to a desk.
 
         Args:

@@ -29,11 +29,11 @@ from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.capture import Capture
 from edgeopt.runtime.stream.clockwork import Clockwork, Machine, Running
-from edgeopt.runtime.stream.course import LevelCourse
 from edgeopt.runtime.stream.degradation import Degradation
-from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import Event, EventKind
 from edgeopt.runtime.stream.forecast import Timing
+from edgeopt.runtime.stream.frame_queue import FrameQueue
+from edgeopt.runtime.stream.level_choice import LevelChoice
 from edgeopt.runtime.stream.result import StreamResult, StreamStats
 from edgeopt.runtime.stream.serving import FrameServer, ServedFrame
 from edgeopt.runtime.stream.sources import Wishes, open_source
@@ -150,7 +150,7 @@ class Stream:
         self._give_up_ns = round(give_up_s * 1e9)
         self._ring = StageRing(("wait", *runtime.stages))
         self._budget_ns = round(budget_ms * 1e6)
-        self._desk = Desk(
+        self._desk = FrameQueue(
             self._clockwork,
             policy,
             self._ring,
@@ -164,7 +164,7 @@ class Stream:
             degrade = None  # no frame of a file comes too fast
         self._watch: DriftWatch | None = getattr(runtime, "drift_watch", None)
         self._unwatch = self._watch.listen(self._hear_drift) if self._watch else None
-        self._course = LevelCourse(self._desk, runtime, degrade, self._budget_ns)
+        self._course = LevelChoice(self._desk, runtime, degrade, self._budget_ns)
         self._server = FrameServer(self._desk, self._course.rung, round(hang_s * 1e9))
         is_whole = isinstance(runtime, Pipeline)  # nothing of it runs before execute
         self._trial = Trial() if pipelined is None and not is_whole else None

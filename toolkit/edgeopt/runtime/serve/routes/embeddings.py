@@ -20,7 +20,7 @@ from edgeopt.recipes.inputs.text_input import TokenText
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind
 from edgeopt.runtime.serve.refused import unknown_model, wrong
 from edgeopt.runtime.serve.routes.text_reading import TextReading, TextsToRead, clean_text, require_known
-from edgeopt.runtime.serve.wanted import read_object
+from edgeopt.runtime.serve.text_request import read_object
 from edgeopt.tasks.embedding import Embedding
 
 _MOST_TEXTS: Final = 2048

@@ -18,8 +18,8 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.request_queue import RequestQueue
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.routes.pictures import LARGE_PIXELS, read_sample, require_bounded
 from edgeopt.runtime.serve.watching.tally import Tally
@@ -46,7 +46,7 @@ class PictureRoute:
         `decoding` is that of the model's task: a picture is decoded before the model is opened for it.
         """
         self._model, self._holder, self._limits, self._decoding = model, holder, limits, decoding
-        self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
+        self._tally, self._tracer, self._line = tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-frame")
         self._large, self._large_waiting = asyncio.Semaphore(1), 0
 
@@ -90,7 +90,7 @@ class PictureRoute:
         Large pictures wait for each other first, so that they hold one slot and the memory of one, and others go on.
 
         Raises:
-            RefusedError: As `RequestLine.enter`.
+            RefusedError: As `RequestQueue.enter`.
         """
         if not is_large:
             return await self._line.enter(end_s)

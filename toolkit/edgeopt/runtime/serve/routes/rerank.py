@@ -23,7 +23,7 @@ from edgeopt.recipes.inputs.text_files import PAIR
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind
 from edgeopt.runtime.serve.refused import RefusedError, unknown_model, wrong
 from edgeopt.runtime.serve.routes.text_reading import TextReading, TextsToRead, clean_text, require_known
-from edgeopt.runtime.serve.wanted import read_object
+from edgeopt.runtime.serve.text_request import read_object
 from edgeopt.system.text import short
 
 _MOST_DOCUMENTS: Final = 2048

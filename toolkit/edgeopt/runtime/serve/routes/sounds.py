@@ -34,9 +34,9 @@ from edgeopt.runtime.decoding.speech.voice import VoiceDetector
 from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.replies import DONE, event
+from edgeopt.runtime.serve.request_queue import RequestQueue
 from edgeopt.runtime.serve.routes.forms import FORM, read_form
 from edgeopt.runtime.serve.routes.speech_replies import HeardSpeech, delta, done, reply_of
 from edgeopt.runtime.serve.routes.speech_request import GRANULARITIES, SpeechRequest, read_speech_request
@@ -141,7 +141,7 @@ class Sounds:
         self._model, self._holder, self._files, self._limits = model, holder, files, limits
         self._voice = voice
         self._rate_hz, self._translates = files.audio.rate_hz, bool(files.speech.tasks)
-        self._tally, self._tracer, self._line = tally, tracer, RequestLine(limits, tally)
+        self._tally, self._tracer, self._line = tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-sound")
         self._running = WeakSet[AnswerWriting]()
 

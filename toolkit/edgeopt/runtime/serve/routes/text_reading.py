@@ -17,8 +17,8 @@ from edgeopt.recipes.inputs.text_input import TextLength
 from edgeopt.runtime.serve.asking import while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.request_queue import RequestQueue
 from edgeopt.runtime.serve.routes.text_models import TextModel
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
@@ -68,7 +68,7 @@ class TextReading:
     def __init__(self, holder: Holder[TextModel], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
         """Take the model; `tally` has the stage `queue` and those of the model."""
         self.limits = limits
-        self._holder, self._tally, self._tracer, self._line = holder, tally, tracer, RequestLine(limits, tally)
+        self._holder, self._tally, self._tracer, self._line = holder, tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-texts")
 
     @property

@@ -25,11 +25,11 @@ from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while
 from edgeopt.runtime.serve.free_calls import CallReader, MadeCall, grammar_of, shown_marks
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
-from edgeopt.runtime.serve.line import RequestLine
 from edgeopt.runtime.serve.reader import PromptReader
 from edgeopt.runtime.serve.refused import RefusedError, unknown_model
 from edgeopt.runtime.serve.replies import DONE, Reply, WholeAnswer, event, finish_reason
-from edgeopt.runtime.serve.wanted import Wanted, read_wanted
+from edgeopt.runtime.serve.request_queue import RequestQueue
+from edgeopt.runtime.serve.text_request import TextRequest, read_text_request
 from edgeopt.runtime.serve.watching.tally import Tally
 from edgeopt.runtime.serve.watching.tracing import SpanTracer
 from edgeopt.runtime.serve.writers import ServedWriter
@@ -43,7 +43,7 @@ _JSON = "application/json"
 W = TypeVar("W", bound=ServedWriter)
 
 
-def _begun(wanted: Wanted, generate: Callable[[], ServedAnswer]) -> ServedAnswer:
+def _begun(wanted: TextRequest, generate: Callable[[], ServedAnswer]) -> ServedAnswer:
     """Return an answer that begins.
 
     Raises:
@@ -67,7 +67,7 @@ class TextRoutes(Generic[W]):
         """Take the model and what it is asked with."""
         self._model, self._holder, self._reader = model, holder, reader
         self._limits, self._tally, self._tracer = limits, tally, tracer
-        self._line = RequestLine(limits, tally)
+        self._line = RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-answer")
         self._conversations = ThreadPoolExecutor(1, thread_name_prefix="edgeopt-conversation")
         self._running = WeakSet[AnswerWriting]()
@@ -126,7 +126,7 @@ class TextRoutes(Generic[W]):
         end_s = monotonic() + self._limits.seconds
         require_kind(request, _JSON)
         body, style = await read_body(request, self._limits), self._reader.call_style
-        wanted = read_wanted(body, self._limits, is_chat=is_chat, style=style, sees=self._reader.sees)
+        wanted = read_text_request(body, self._limits, is_chat=is_chat, style=style, sees=self._reader.sees)
         if wanted.model != self._model:
             raise unknown_model(wanted.model, self._model)
         single = wanted.choices()
@@ -149,7 +149,7 @@ class TextRoutes(Generic[W]):
         """Wait until an answer has a slot, begin to write it, and return for how many nanoseconds it waited.
 
         Raises:
-            RefusedError: As `RequestLine.enter`.
+            RefusedError: As `RequestQueue.enter`.
         """
         wanted = choice.wanted
         asked = wanted.asked
@@ -171,7 +171,7 @@ class TextRoutes(Generic[W]):
         choice.writing = writing
         return choice.queue_ns
 
-    async def _read(self, wanted: Wanted, end_s: float) -> Sequence[int]:
+    async def _read(self, wanted: TextRequest, end_s: float) -> Sequence[int]:
         """Return the tokens of what was asked.
 
         Conversations are read one after the other in a thread of their own: a template that takes its time holds up
@@ -189,7 +189,7 @@ class TextRoutes(Generic[W]):
             text = f"the prompt was not read within {self._limits.seconds:g} s"
             raise RefusedError(503, text, code="time_limit") from error
 
-    def settle(self, request: Request, wanted: Wanted, written: Written, queue_ns: int) -> None:
+    def settle(self, request: Request, wanted: TextRequest, written: Written, queue_ns: int) -> None:
         """Count an answer that is over, and tell its trace."""
         account = written.account
         count, times = len(account.token_at_ns), account.token_at_ns
@@ -226,7 +226,7 @@ class TextRoutes(Generic[W]):
         with suppress(RuntimeError):  # the server ends
             self._conversations.submit(self._expect, wanted, "".join(choice.said), choice.tokens)
 
-    def _expect(self, wanted: Wanted, answer: str, prompt: Sequence[int]) -> None:
+    def _expect(self, wanted: TextRequest, answer: str, prompt: Sequence[int]) -> None:
         tokens = self._reader.next_start(wanted, answer)
         if not tokens:
             return
@@ -249,7 +249,7 @@ class AnswerChoice:
     """One answer of a request, before and while it is written."""
 
     index: int
-    wanted: Wanted
+    wanted: TextRequest
     """The request as if it asked for this answer alone."""
     tokens: Sequence[int]
     """Tokens of its prompt."""
@@ -287,7 +287,12 @@ class _Task:
     """The answers of one request between their writing and their client."""
 
     def __init__(
-        self, texts: TextRoutes[Any], request: Request, wanted: Wanted, choices: Sequence[AnswerChoice], end_s: float
+        self,
+        texts: TextRoutes[Any],
+        request: Request,
+        wanted: TextRequest,
+        choices: Sequence[AnswerChoice],
+        end_s: float,
     ) -> None:
         self._texts, self._request, self._wanted = texts, request, wanted
         self._choices, self._end_s = choices, end_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.optimization.course import (
+from edgeopt.optimization.expected_progress import (
     BUNDLE,
     CONFIRM,
     FORMS,

@@ -41,7 +41,7 @@ class Waiting:
     """Whether it lay in its source until it was taken: it grows old there at nobody's cost."""
 
 
-class Desk:
+class FrameQueue:
     """The state that capture, workers and the reader share. Methods take the lock `changes` unless they say who."""
 
     def __init__(

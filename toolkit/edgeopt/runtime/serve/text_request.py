@@ -106,7 +106,7 @@ _MOST_TEMPERATURE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TextRequest:
     """One request."""
 
     model: str
@@ -135,7 +135,7 @@ class Wanted:
         (prompt,) = self.prompts
         return prompt
 
-    def choices(self) -> tuple[Wanted, ...]:
+    def choices(self) -> tuple[TextRequest, ...]:
         """Return a request for each answer, prompt by prompt; each of a prompt's answers has a seed of its own."""
         return tuple(
             replace(self, prompts=(prompt,), each=1, asked=_with_seed(self.asked, number))
@@ -149,9 +149,9 @@ def _with_seed(asked: AnswerOptions, number: int) -> AnswerOptions:
     return replace(asked, sampling=replace(sampling, seed=(sampling.seed + number) % (1 << 64)))
 
 
-def read_wanted(
+def read_text_request(
     body: bytes, limits: Limits, *, is_chat: bool, style: CallStyle | None = None, sees: bool = False
-) -> Wanted:
+) -> TextRequest:
     """Return what the body of a request asks for.
 
     Args:
@@ -197,7 +197,7 @@ def read_wanted(
     echoes = _flag(values, "echo")
     if echoes and is_chat:
         raise RefusedError(400, "echo: /v1/completions repeats prompts", code="unsupported_value", param="echo")
-    return Wanted(
+    return TextRequest(
         model=_text(values, "model"),
         prompts=prompts,
         messages=_messages(values["messages"], limits.picture_pixels if sees else None) if is_chat else (),

@@ -10,19 +10,19 @@ from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.clockwork import Running
 from edgeopt.runtime.stream.degradation import Degradation, Ladder, LevelChange
-from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.forecast import Timing
-from edgeopt.runtime.stream.rungs import Level, Rung, levels_of
+from edgeopt.runtime.stream.frame_queue import FrameQueue
+from edgeopt.runtime.stream.levels import Level, Rung, levels_of
 from edgeopt.runtime.stream.runner import Runner
 
 _JOIN_S: Final = 30.0
 
 
-class LevelCourse:
+class LevelChoice:
     """The level now. Whoever calls `record` holds the desk's lock."""
 
-    def __init__(self, desk: Desk, given: Runtime | Pipeline, rules: Degradation | None, budget_ns: int) -> None:
+    def __init__(self, desk: FrameQueue, given: Runtime | Pipeline, rules: Degradation | None, budget_ns: int) -> None:
         """Begin at full quality.
 
         Args:

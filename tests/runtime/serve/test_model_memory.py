@@ -12,8 +12,8 @@ from served import until
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.serve.holder import Holder
+from edgeopt.runtime.serve.model_memory import MemoryNeeds, ModelMemory
 from edgeopt.runtime.serve.refused import RefusedError
-from edgeopt.runtime.serve.room import MemoryNeeds, Room
 
 _MIB = 1 << 20
 
@@ -38,7 +38,7 @@ def nothing_open() -> None:
     Weights.open_now = Weights.most_open = 0
 
 
-def holders(room: Room, count: int) -> list[Holder[Weights]]:
+def holders(room: ModelMemory, count: int) -> list[Holder[Weights]]:
     return [Holder(Weights, place=room.place(f"m{i}", MemoryNeeds(600 * _MIB))) for i in range(count)]
 
 
@@ -63,7 +63,7 @@ def using(holder: Holder[Weights]) -> Iterator[Event]:
 
 
 def test_the_one_that_was_used_least_recently_goes_and_only_as_many_as_needed():
-    room = Room(1300 * _MIB)
+    room = ModelMemory(1300 * _MIB)
     a, b, c = holders(room, 3)
     assert [each.is_loaded for each in (a, b, c)] == [False, True, True]
     with b.held():
@@ -75,7 +75,7 @@ def test_the_one_that_was_used_least_recently_goes_and_only_as_many_as_needed():
 
 
 def test_a_model_that_is_answering_is_waited_for():
-    a, b = holders(Room(700 * _MIB), 2)
+    a, b = holders(ModelMemory(700 * _MIB), 2)
     with using(a) as done:
         began = Event()
 
@@ -95,7 +95,7 @@ def test_a_model_that_is_answering_is_waited_for():
 
 
 def test_a_model_that_is_always_busy_starves_nobody():
-    room = Room(700 * _MIB)
+    room = ModelMemory(700 * _MIB)
     a, b = holders(room, 2)
     over, asked = Event(), list[int]()
 
@@ -124,7 +124,7 @@ def test_a_model_that_is_always_busy_starves_nobody():
 
 
 def test_who_waits_too_long_is_refused_and_the_busy_model_goes_on():
-    a, b = holders(Room(700 * _MIB, patience_s=0.2), 2)
+    a, b = holders(ModelMemory(700 * _MIB, patience_s=0.2), 2)
     with using(a):
         with pytest.raises(RefusedError) as refused, b.held():
             pass
@@ -135,8 +135,8 @@ def test_who_waits_too_long_is_refused_and_the_busy_model_goes_on():
 
 def test_what_cannot_fit_is_refused_at_once():
     with pytest.raises(EdgeoptError, match=r"big takes 800\.00 MiB of memory, more than --memory 700\.00 MiB"):
-        Room(700 * _MIB).place("big", MemoryNeeds(800 * _MIB))
-    room = Room(500 * _MIB)
+        ModelMemory(700 * _MIB).place("big", MemoryNeeds(800 * _MIB))
+    room = ModelMemory(500 * _MIB)
     with pytest.raises(EdgeoptError, match=r"m takes 600\.00 MiB"):  # its cache is known when it is open
         Holder(Weights, place=room.place("m", MemoryNeeds(1)))
     assert Weights.open_now == 0
@@ -157,7 +157,7 @@ def _broken() -> Small:
 
 
 def test_a_model_that_was_let_go_leaves_its_memory():
-    room = Room(700 * _MIB)
+    room = ModelMemory(700 * _MIB)
     a = Holder(Weights, 0.0, room.place("a", MemoryNeeds(600 * _MIB)))
     assert a.free_if_idle()
     b = Holder(Weights, None, room.place("b", MemoryNeeds(600 * _MIB)))
@@ -165,7 +165,7 @@ def test_a_model_that_was_let_go_leaves_its_memory():
 
 
 def test_a_server_that_ends_lets_nobody_wait():
-    room = Room(700 * _MIB, patience_s=60)
+    room = ModelMemory(700 * _MIB, patience_s=60)
     a, b = holders(room, 2)
     with using(a):
         refused = list[RefusedError]()

@@ -1,4 +1,4 @@
-"""Stretches of sound in which something is there or not: evidence of the metrics `f1` and `auc`."""
+"""SoundSpans of sound in which something is there or not: evidence of the metrics `f1` and `auc`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class SoundSpans:
     """A detector's stretches, and the true ones."""
 
     probabilities: NDArray[np.float64]

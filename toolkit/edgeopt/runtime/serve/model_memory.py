@@ -88,7 +88,7 @@ class Closes(Protocol):
 M = TypeVar("M", bound=Closes)
 
 
-class Room:
+class ModelMemory:
     """The memory of all models of a server; any number of threads may use it."""
 
     def __init__(self, limit_bytes: int | None = None, patience_s: float = 300.0) -> None:
@@ -175,7 +175,7 @@ class Room:
 class MemoryPlace:
     """One model's part of the room."""
 
-    def __init__(self, room: Room, name: str, needs: MemoryNeeds) -> None:
+    def __init__(self, room: ModelMemory, name: str, needs: MemoryNeeds) -> None:
         """Bind to a room, which makes it."""
         self._room, self.name, self.size_bytes = room, name, needs.total_bytes
         self._least = needs

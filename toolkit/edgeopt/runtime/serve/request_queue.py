@@ -1,4 +1,4 @@
-"""The line of requests before the slots in which answers are made: bounded in length and in time."""
+"""The queue of requests before the slots in which answers are made: bounded in length and in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Waiting = tuple[int, int, "asyncio.Future[None]", object | None]
 """Priority, number, what wakes it, and whose prompt is scored."""
 
 
-class RequestLine:
+class RequestQueue:
     """Who waits for a slot: larger priorities first, then who came first. One event loop uses it."""
 
     def __init__(self, limits: Limits, tally: Tally) -> None:
