@@ -38,7 +38,7 @@ from edgeopt.system.text import plural
 
 _MOST_SECONDS = 180.0
 _LONGER_ALONE = "edgeopt quantize --time-limit 10m searches longer"
-"""The remedy where the search took the most seconds it may in this step: a longer run gives it no more."""
+"""Remedy where a search took the most seconds that it may take in this step: more time for the run gives it no more."""
 _DRAFT = "best-so-far.onnx"
 """Name of the file that an interrupt of the search leaves."""
 _FASTER = 1.02
