@@ -120,7 +120,7 @@ def optimized(times, out, **wishes) -> ModelReport:
     file = out.with_name("board.times.json")
     write_device_times(times, file)
     options = Options(threads=1, **wishes)
-    with briefly(), ending_after(4):
+    with briefly(), ending_after(2):
         return optimize("digits_detector", target=str(file), out=out, options=options)
 
 

@@ -92,7 +92,7 @@ def whole(text: str) -> str:
 
 NOBODY = 65534
 by_root = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root, and mounts of Linux")
-SHORT = ("--seconds", "0.2", "--starts", "3")
+SHORT = ("--seconds", "0.2", "--skip", "memory,cold_start")
 BENCH = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "0.2", "--frames", "30")
 LONG = ("bench", "mine/model.onnx", "-t", "cpu", "--seconds", "60", "--threads", "1", "-o", "measured")
 
