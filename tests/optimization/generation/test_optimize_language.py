@@ -30,7 +30,7 @@ from edgeopt.measurement.generation.sides.turns import FormTurns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.folder.workspace import lock_run
 from edgeopt.optimization.generation import optimize
-from edgeopt.optimization.generation import writer_run as life
+from edgeopt.optimization.generation import writer_run
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, _is_slower
 from edgeopt.optimization.generation.forms.kinds import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS
@@ -330,7 +330,7 @@ def test_a_budget_is_judged_on_answers_of_the_chosen_form(tmp_path, monkeypatch)
     wide = parse_answer_budget("ttft:1h,tpot:1h")
     options = replace(BRIEF, budget=replace(wide, limits_ms={**wide.limits_ms, "TPOT": 1e-6}), seconds=1.0)
     only(monkeypatch, "w8")
-    monkeypatch.setattr(life, "_LONGER", 60)  # however slow the machine: it ends when all is decided
+    monkeypatch.setattr(writer_run, "_LONGER", 60)  # however slow the machine: it ends when all is decided
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     assert found.exit_code == 2
     assert [str(one.counted.verdict) for one in found.judged.limits] == ["pass", "fail"]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgeopt.optimization.generation import optimize
-from edgeopt.optimization.generation import writer_run as life
+from edgeopt.optimization.generation import writer_run
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.forms import split
 from edgeopt.optimization.generation.writer_run import Made
@@ -37,7 +37,7 @@ def contest() -> SimpleNamespace:
 def test_two_graphs_are_made_of_single_forms_on_one_engine_alone(contest, monkeypatch):
     entered = list[Entrant]()
     monkeypatch.setattr(split, "_kept", lambda contest, entrants: entrants)
-    monkeypatch.setattr(split, "_enter", lambda contest, place, entrant, entrants: entered.append(entrant) or [])
+    monkeypatch.setattr(split, "enter_pair", lambda contest, place, entrant, *_: entered.append(entrant) or [])
     entrants = [
         entrant("w8a8"),
         entrant("w8"),
@@ -52,7 +52,7 @@ def test_two_graphs_are_made_of_single_forms_on_one_engine_alone(contest, monkey
 
 def test_a_form_is_not_begun_that_would_not_be_judged_if_it_took_as_long_as_one_before(contest, monkeypatch):
     clock = SimpleNamespace(now_s=monotonic())
-    for module in (life, time_limit):
+    for module in (writer_run, time_limit):
         monkeypatch.setattr(module, "monotonic", lambda: clock.now_s)
     made = Made()
     with limited(clock.now_s + 100):

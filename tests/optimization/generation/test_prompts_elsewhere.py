@@ -22,7 +22,7 @@ from edgeopt.executors.openvino.prefill import OpenVinoPrefill
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.optimization.generation import optimize, proof
-from edgeopt.optimization.generation import writer_run as life
+from edgeopt.optimization.generation import writer_run
 from edgeopt.optimization.generation.contest import FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms.kinds import ELSEWHERE_CHUNK_TOKENS, FORMS
@@ -54,7 +54,7 @@ def made(folder: Path, chosen: str) -> LanguageReport:
             FormContest, "leader", lambda _, entrants: next((e for e in entrants if e.name == chosen), entrants[0])
         )
         patch.setattr(FormContest, "drop_unproven", lambda *_: None)
-        for module in (life, proof):
+        for module in (writer_run, proof):
             patch.setattr(module, "choose_form", lambda *_: chosen)
         return optimize_language_model("tiny_lm", target="cpu", out=folder, options=BRIEF, listener=Silence())
 

@@ -19,7 +19,7 @@ from edgeopt.errors import EXIT_MISSED, InvalidFileError, UnavailableError, Unsu
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.generation import optimize, proof
-from edgeopt.optimization.generation import writer_run as life
+from edgeopt.optimization.generation import writer_run
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import FormContest
 from edgeopt.optimization.generation.forms.kinds import FORMS
@@ -53,7 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> LanguageReport:
         patch.setattr(FormContest, "leader", lambda _, entrants: next((e for e in entrants if e.name == SPLIT), None))
         patch.setattr(FormContest, "drop_unproven", lambda *_: None)
         patch.setattr(FormContest, "_knock_out", lambda _, entrants: [each for each in entrants if not each.out])
-        for module in (life, proof):
+        for module in (writer_run, proof):
             patch.setattr(module, "choose_form", lambda *_: CHOSEN)
         return optimize_language_model("tiny_lm", target="cpu", out=folder, options=BRIEF, listener=Silence())
 

@@ -100,6 +100,7 @@ class RunWishes(LiveWishes, SamplingWishes, total=False):
     image: tuple[str | Path, ...]
     chat: bool
     output_tokens: int | None
+    raw: bool
     system: str | Path | None
     prefixes: str | Path | None
     long: str | None

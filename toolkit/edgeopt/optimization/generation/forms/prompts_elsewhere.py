@@ -50,7 +50,7 @@ class FormElsewhere:
 
 def _fused(place: Workplace) -> Model:
     fused = place.file_of(FUSED.name)
-    return load_model(fused if fused.is_file() else place.start.file)
+    return load_model(fused if fused.is_file() else place.start.file, in_place=True)
 
 
 def _in_bfloat16(place: Workplace) -> Model | None:
@@ -66,7 +66,7 @@ def _whole_in_blocks(place: Workplace) -> Model | None:
 
 def _in_blocks(place: Workplace) -> Model | None:
     file = place.file_of(_BLOCKS)
-    return load_model(file) if file.is_file() else None
+    return load_model(file, in_place=True) if file.is_file() else None
 
 
 FORMS_ELSEWHERE = (
@@ -121,6 +121,7 @@ def _enter_whole(contest: FormContest, place: Workplace, entrants: list[Entrant]
             return [Note(NoteKind.INFO, f"{form.name} is left out: none is made for models that see or have states")]
         save_model(model, file)
         place.copy_beside(file.parent, model, engine=OPENVINO)
+        del model  # the engine holds weights of its own, up to twice as large
         OpenVinoDecoder(file, options_on_openvino(contest.threads)).close()  # else ONNX Runtime would be judged for it
         return contest.admit(entrant, entrants)
     except EdgeoptError as error:
@@ -146,7 +147,7 @@ def _enter(
 
     def models() -> tuple[Model, Model] | None:
         prompts = form.make_prompts(place)
-        return None if prompts is None else (prompts, load_model(tokens.file))
+        return None if prompts is None else (prompts, load_model(tokens.file, in_place=True))
 
     return enter_pair(contest, place, entrant, entrants, models, engine=OPENVINO, proved=_opens)
 

@@ -115,6 +115,7 @@ def enter_pair(
         if any(spec.name == IMAGE_ROWS or STATE.fullmatch(spec.name) for spec in models[0].inputs):
             return [Note(NoteKind.INFO, f"{entrant.name} is left out: none is made for models that see or have states")]
         _write(place, entrant.name, *models, engine)
+        del models  # the engine holds weights of its own
         if proved is not None:
             proved(entrant.file, contest.threads)
         return contest.admit(entrant, entrants)
