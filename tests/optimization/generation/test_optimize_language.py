@@ -29,8 +29,7 @@ from edgeopt.measurement.generation.perplexity import (
 from edgeopt.measurement.generation.sides.turns import FormTurns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.folder.workspace import lock_run
-from edgeopt.optimization.generation import optimize
-from edgeopt.optimization.generation import writer_run
+from edgeopt.optimization.generation import optimize, writer_run
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import Entrant, _is_slower
 from edgeopt.optimization.generation.forms.kinds import CHUNK_TOKENS, FORMS, SPLIT_CHUNK_TOKENS

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgeopt.optimization.generation import optimize
-from edgeopt.optimization.generation import writer_run
+from edgeopt.optimization.generation import optimize, writer_run
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.forms import split
 from edgeopt.optimization.generation.writer_run import Made

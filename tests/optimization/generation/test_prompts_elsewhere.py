@@ -21,8 +21,7 @@ from edgeopt.executors.openvino.pages import ENTRIES, PagedGraph, PagesUse, opti
 from edgeopt.executors.openvino.prefill import OpenVinoPrefill
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.measurement.accuracy.judgement import Word
-from edgeopt.optimization.generation import optimize, proof
-from edgeopt.optimization.generation import writer_run
+from edgeopt.optimization.generation import optimize, proof, writer_run
 from edgeopt.optimization.generation.contest import FormContest
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms.kinds import ELSEWHERE_CHUNK_TOKENS, FORMS

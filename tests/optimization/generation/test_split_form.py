@@ -18,8 +18,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EXIT_MISSED, InvalidFileError, UnavailableError, UnsupportedError
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.generation import optimize, proof
-from edgeopt.optimization.generation import writer_run
+from edgeopt.optimization.generation import optimize, proof, writer_run
 from edgeopt.optimization.generation.choice import choose_form
 from edgeopt.optimization.generation.contest import FormContest
 from edgeopt.optimization.generation.forms.kinds import FORMS
