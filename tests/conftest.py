@@ -58,7 +58,8 @@ def _own_environment() -> Iterator[None]:
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
-        del os.environ[name]
+        if not name.startswith("EDGEOPT_"):  # ours are set for longer: the device that tests over ssh share
+            del os.environ[name]
     os.environ.update(before)
 
 

@@ -166,10 +166,10 @@ def test_the_target_in_the_docs_is_valid():
 
 def test_the_python_page_runs(tmp_path):
     page = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
-    first = f"import sys; sys.path.append({str(ROOT / 'tests' / 'fixtures')!r})\nfrom fixture_brief import *\n"
+    first = f"import sys; sys.path.append({str(ROOT / 'tests' / 'fixtures')!r})\nfrom fixture_brief import briefly, ending_after\n"
     picture = sorted((find_recipe("digits_detector").folder / "calib").glob("*.jpg"))[1]
     (tmp_path / "frame.jpg").write_bytes(picture.read_bytes())
-    code = f"{first}with briefly(), ending_after(2):\n    exec({page!r})"
+    code = f"{first}with briefly(), ending_after(2):\n    exec({page!r}, {{'__name__': '__main__'}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert any(f"{one.name}: " in done.stdout for one in Verdict)  # which one is the machine's affair

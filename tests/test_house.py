@@ -297,7 +297,16 @@ def docstrings_in(path: Path) -> Sequence[str]:
     return tuple(docstrings(list(ast.walk(ast.parse(path.read_text("utf-8"))))))
 
 
-WRITTEN = [FILES, *(sorted((ROOT / name).rglob("*.py")) for name in ("tests", "benchmarks", "docs", "examples"))]
+def is_ours(path: Path) -> bool:
+    """Whether it is no package that somebody installed below the repository, nor what a build left."""
+    folders = path.relative_to(ROOT).parts
+    return not any(name in ("node_modules", "out", "build", "dist") or name.startswith(".venv") for name in folders)
+
+
+WRITTEN = [
+    FILES,
+    *(sorted(filter(is_ours, (ROOT / name).rglob("*.py"))) for name in ("tests", "benchmarks", "docs", "examples")),
+]
 """Files whose docstrings are read: the package, its tests and benchmarks, what makes pictures, and examples."""
 
 

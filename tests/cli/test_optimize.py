@@ -36,7 +36,7 @@ from edgeopt.steps.quantize.search.attempt import Attempt
 def finished(tmp_path_factory):
     """One run of the quick start, measured as long as a user's, shared by the tests that look at it.
 
-    A busy machine would prune it; two of the INT8 forms are as good as all twelve.
+    A busy machine would prune it; no test here looks at more than two INT8 forms.
     """
     out = tmp_path_factory.mktemp("line") / "out"
     with ending_after(2):

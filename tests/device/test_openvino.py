@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Leave out the engines that may lie in the same environment: each that is there makes a run longer."""
-    for extra, executor in {"ncnn": "Ncnn", "litert": "LiteRT", "mnn": "Mnn"}.items():
+    for extra, executor in {"ncnn": "Ncnn", "litert": "LiteRT", "mnn": "Mnn", "executorch": "ExecuTorch"}.items():
         reason = Missing(f"{extra} is not installed", f"pip install 'edgeopt[{extra}]'")
         monkeypatch.setattr(f"edgeopt.executors.{extra}.{executor}.why_unavailable", lambda _, reason=reason: reason)
 

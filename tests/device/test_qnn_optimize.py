@@ -63,7 +63,7 @@ def test_no_latency_is_told_and_the_command_for_the_device_is(out):
 
 def test_the_report_tells_metric_placement_and_picture(out):
     best = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
-    assert best["simulated"]["n"] == FEW, "all labels"
+    assert best["simulated"]["n"] == FEW, "every label that was passed"
     assert abs(best["judgement"]["drop"]) <= 0.01
     assert best["judgement"]["drop_most"] > best["judgement"]["drop"]
     assert best["placement"].startswith("all ")

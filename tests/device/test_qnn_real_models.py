@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=s
 
 TARGET = "qualcomm-htp-v73"
 SKIP = ("prune",)
-"""It has tests of its own, and what it makes is no form of an NPU."""
+"""Pruning takes long, and no test here looks at pruned forms."""
 
 
 @pytest.fixture(scope="module")

@@ -157,6 +157,7 @@ def test_pruned_models_are_candidates_for_a_device_whose_times_are_known(report)
     pruned = [each for each in report.candidates if "prune" in each.steps]
     assert pruned
     assert all(each.predicted for each in pruned)
+    assert any("quantize" in each.steps for each in pruned), "pruned models get integers too"
     assert "predicted from the times of Board X" in (report.folder / "candidates/prune/pruning.json").read_text("utf-8")
 
 
@@ -172,6 +173,7 @@ def test_integers_that_are_slower_there_are_not_chosen(tmp_path):
     report = optimized(times, tmp_path / "out", skip=("activations", "prune"))
     assert report.chosen == BASELINE or "quantize" not in report.best.steps
     integers = [each for each in report.candidates if each.precision.startswith("w8a8")]
+    assert integers
     assert all("not surely faster: predicted" in each.refused for each in integers)
 
 

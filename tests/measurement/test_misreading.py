@@ -136,6 +136,8 @@ def decoded_once(labels: Path, kept: range) -> LabelledFrames:
     """Return some of the labelled pictures: each case below reads them in dozens of ways."""
     whole = open_labelled(labels)
     read = [whole.frames.picture(i) for i in kept]
+    for picture in read:
+        picture.flags.writeable = False  # what writes into its input fails here, and not in another case
     return LabelledFrames(replace(whole.frames.select(kept), read=lambda i: read[i]), whole.labels.select(kept))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ MODEL = Path(__file__).parents[2] / "models" / "digits_detector"
 
 @pytest.fixture(scope="session")
 def board(tmp_path_factory):
-    """One device; its environment is made by the first command, which takes longest."""
+    """One device, with its environment: the first command makes it, and no test waits for that by the clock."""
     with ssh_board(tmp_path_factory.mktemp("board")) as made:
+        command = [sys.executable, "-m", "edgeopt", "doctor", "--on", "ssh://board"]
+        subprocess.run(command, capture_output=True, check=False)
         yield made
 
 
