@@ -166,7 +166,8 @@ def test_the_target_in_the_docs_is_valid():
 
 def test_the_python_page_runs(tmp_path):
     page = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
-    first = f"import sys; sys.path.append({str(ROOT / 'tests' / 'fixtures')!r})\nfrom fixture_brief import briefly, ending_after\n"
+    fixtures = str(ROOT / "tests" / "fixtures")
+    first = f"import sys; sys.path.append({fixtures!r})\nfrom fixture_brief import briefly, ending_after\n"
     picture = sorted((find_recipe("digits_detector").folder / "calib").glob("*.jpg"))[1]
     (tmp_path / "frame.jpg").write_bytes(picture.read_bytes())
     code = f"{first}with briefly(), ending_after(2):\n    exec({page!r}, {{'__name__': '__main__'}})"

@@ -146,6 +146,7 @@ def test_without_a_baselines_accuracy_nothing_is_decided():
 def test_size_and_placement_are_no_estimates():
     assert judge_size(105, 100, 1.05).verdict is PASS
     assert judge_size(106, 100, 1.05).verdict is FAIL
+    assert judge_size(0, 0, 1.05).verdict is INCONCLUSIVE
     then = {"NPU": 8, "CPU": 2}
     assert judge_placement(then, 2, then, 2, 0).verdict is PASS
     assert judge_placement({"NPU": 7, "CPU": 3}, 3, then, 2, 0).verdict is FAIL

@@ -10,6 +10,7 @@ import pytest
 
 import edgeopt
 from edgeopt.measurement.bench.stored import read_stored
+from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.optimization.candidates.measure import latency_of
 from edgeopt.optimization.report.runs import EarlierRun, read_runs
@@ -76,6 +77,7 @@ def test_the_report_of_one_run_tells_its_kind_and_its_machine(loaded):
     two = read_stored_report([loaded, loaded]).document.data
     assert (two["kind"], two["environment"]) == ("frames", None)
     assert [run["environment"]["hash"] for run in two["runs"]] == 2 * [one["environment"]["hash"]]
+    assert all(run["trust"]["level"] in {*TrustLevel} for run in two["runs"])
 
 
 def test_the_share_that_may_miss_and_the_verdict_are_those_of_the_run(loaded, tmp_path):

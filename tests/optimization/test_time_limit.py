@@ -25,7 +25,7 @@ from edgeopt.steps._context import Context, Engine
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps.prune import step as prune_step
 from edgeopt.system.declared.target import find_target
-from edgeopt.system.processes.time_limit import OutOfTime, limited, require_pace
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, require_pace
 
 
 def trial(limit_s: float | None, *alternatives: Engine) -> Context:
@@ -86,9 +86,20 @@ def test_an_engine_that_runs_no_int8_here_takes_no_time_from_another():
 
 def test_pruning_gets_no_more_time_than_each_search_for_int8_unless_it_is_asked_for():
     run = trial(100.0, engine("fp32", "w8a8"), engine("fp32", "w8a8"), engine("fp32"))
-    assert prune_step._ends_at_s(run) - monotonic() == pytest.approx(15, abs=1)
-    assert prune_step._ends_at_s(replace(run, pruning=Pruning(ratio=0.3))) - monotonic() == pytest.approx(30, abs=1)
-    assert prune_step._ends_at_s(replace(run, quantizes=False)) - monotonic() == pytest.approx(30, abs=1)
+    assert prune_step._until(run).ends_at_s - monotonic() == pytest.approx(15, abs=1)
+    assert prune_step._until(replace(run, pruning=Pruning(ratio=0.3))).ends_at_s - monotonic() == pytest.approx(
+        30, abs=1
+    )
+    assert prune_step._until(replace(run, quantizes=False)).ends_at_s - monotonic() == pytest.approx(30, abs=1)
+
+
+def test_what_ends_pruning_is_said_and_no_time_limit_is_advised_where_it_would_not_help():
+    own, given = prune_step._until(trial(None)), prune_step._until(trial(100.0))
+    assert own.ends_at_s - monotonic() == pytest.approx(180, abs=1)
+    assert "3 minutes" in own.no_look
+    assert "3 minutes" in str(own.cut)
+    assert "--time-limit" not in f"{own.look_remedy} {own.cut}"
+    assert given.look_remedy == given.cut.hint == LONGER
 
 
 def test_without_a_limit_nothing_limits_and_after_it_nothing_is_left():

@@ -12,7 +12,7 @@ from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.opening.subject import subject_facts
 from edgeopt.system.machine.environment import Environment, Fact, Use, read_environment
-from edgeopt.system.machine.facts import commit_of
+from edgeopt.system.machine.facts import commit_of, software_facts
 
 
 def write(path: Path, text: str) -> None:
@@ -208,3 +208,10 @@ def test_a_stored_fact_of_another_type_is_refused_when_it_is_read(key, value):
     facts = {"facts": {key: {"use": "critical", "value": value}}}
     with pytest.raises(ValueError, match=f"fact {key} is"):
         Environment.from_json(facts)
+
+
+def test_a_package_that_is_one_file_beside_its_modules_is_seen(tmp_path, monkeypatch):
+    """Debian's packages of Python are installed so, which a board's environment often sees."""
+    write(tmp_path / "numpy-1.21.5.egg-info", "Metadata-Version: 1.2\nName: numpy\nVersion: 1.21.5\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert software_facts()["packages"]() == {"numpy": "1.21.5"}

@@ -106,8 +106,9 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
     accuracy = task.score(answers, labels)
     is_share = find_metric(accuracy.metric).is_share and not groups
     if count > 1:
-        draws, parts = _draws(count), quarters(count)[: 0 if is_share else None]
-        counts = np.concatenate([draws, parts])  # at once: matching answers with labels takes longer than the rest
+        draws = _draws(count)
+        # at once: matching answers with labels takes longer than the rest; the table of draws is large, and not copied
+        counts = draws if is_share else np.concatenate([draws, quarters(count)])
         counts = counts[:, groups] if groups else counts
         resampled, values = np.split(task.score_resamples(answers, labels, counts), [len(draws)])
         parted = parted if is_share else mean_of_parts(values, counts[len(draws) :])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeopt.errors import Note
-from edgeopt.measurement.check.result import CheckResult, judge_size
+from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_size
 from edgeopt.measurement.sides import Baselined, CheckedSides, CheckGuard, Tell
 from edgeopt.recipes.default_limits import Check
 
@@ -16,11 +16,11 @@ from edgeopt.recipes.default_limits import Check
 class SizeGuard:
     """Guards the size."""
 
-    size_bytes: int
-    """Bytes of the model with its external data."""
+    size_bytes: int | None
+    """Bytes of the model with its external data; None: its kind tells none."""
 
-    def hold(self, tell: Tell | None) -> int:
-        """Return the size in bytes."""
+    def hold(self, tell: Tell | None) -> int | None:
+        """Return the size in bytes; None: there is none to hold."""
         del tell
         return self.size_bytes
 
@@ -31,6 +31,8 @@ class SizeGuard:
     def judge(self, then: Baselined, limits: Check, tell: Tell | None) -> list[CheckResult]:
         """Judge the size, which is no estimate."""
         del tell
+        if self.size_bytes is None:
+            return [CheckResult("size", CheckVerdict.SKIPPED, None, None, "no size is known", "")]
         return [judge_size(self.size_bytes, then.held, limits.size_ratio)]
 
     def note_unheld(self) -> tuple[Note, ...]:
@@ -44,7 +46,7 @@ def guards_of(sides: CheckedSides) -> dict[str, CheckGuard]:
 
 
 def _guard_size(sides: CheckedSides) -> SizeGuard:
-    return SizeGuard(sides.facts[-1].size_bytes or 0)
+    return SizeGuard(sides.facts[-1].size_bytes)
 
 
 _MAKERS: Mapping[str, Callable[[CheckedSides], CheckGuard]] = {"size": _guard_size}

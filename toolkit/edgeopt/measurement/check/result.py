@@ -85,12 +85,6 @@ class CheckReport(Result):
         return "PASS" if is_proven else "INCONCLUSIVE"
 
     @property
-    def shown_verdict(self) -> str:
-        """The verdict with what it leaves out."""
-        skipped = [result.name for result in self.results if result.verdict is CheckVerdict.SKIPPED]
-        return f"{self.verdict}; not checked: {', '.join(skipped)}" if skipped else self.verdict
-
-    @property
     def exit_code(self) -> int:
         """0 pass or updated; 2 a check failed, proven; 4 the machine is too noisy to say; 3 not decided."""
         return EXIT_PASS if self.updated else EXIT_OF[self.verdict]
@@ -180,7 +174,7 @@ def skipped(name: str) -> CheckResult:
 
 def judge_size(now_bytes: int, then_bytes: int | None, allowed: float) -> CheckResult:
     """Judge the size of the model, which is no estimate; None: the baseline holds none."""
-    if then_bytes is None:
+    if not then_bytes:
         return CheckResult("size", CheckVerdict.INCONCLUSIVE, None, allowed, "the baseline holds no size")
     ratio = now_bytes / then_bytes
     verdict = CheckVerdict.PASS if ratio <= allowed else CheckVerdict.FAIL

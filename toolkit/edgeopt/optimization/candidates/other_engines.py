@@ -29,6 +29,8 @@ _MOST_KEPT = 2
 _ATTENTION, _FLOAT = "attention", "float"
 _INTEGERS = "w"
 """Beginning of the schemes whose weights are integers: a step must make such a model."""
+_ON_FOUND_GRIDS = ("litert", "executorch")
+"""Engines that compute products on grids which are found as the model runs, where their profile names the form."""
 
 
 def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
@@ -44,7 +46,8 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     """
     model = (rival or dense).model
     if rival is None:
-        _offer_in_float(run, model, dense.candidate)
+        with told_where_it_fails(run, "what runs in float in place of integers"):
+            _offer_in_float(run, model, dense.candidate)
     engines = (run.context.engine, *run.context.alternatives)
     light = [engine for engine in engines if engine is run.context.engine or not engine.executor.heavy]
     offers = [(engine, _makers(run, engine)) for engine in light]
@@ -68,7 +71,9 @@ def _makers(run: Run, engine: Engine) -> Mapping[str, str]:
     for precision in [name for name, step in makers.items() if not step and name.startswith(_INTEGERS)]:
         del makers[precision]
         why = f"no step makes it for {engine.target.executor}"
-        run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {why}"))
+        is_unnamed = precision == "w8" and engine.target.executor in _ON_FOUND_GRIDS
+        hint = 'forms = ["qdq", "dynamic"] in its profile' if is_unnamed else ""
+        run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {why}", hint))
     if engine is run.context.engine:
         makers = {precision: name for precision, name in makers.items() if precision not in _made_in_line(run.context)}
     return makers
@@ -251,7 +256,9 @@ def _offer(
             try:
                 made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
             except EdgeoptError as error:
-                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
+                # a further engine is one of several: its remedy is another target, which was not asked for
+                remedy = error.remedy if engine is run.context.engine else ""
+                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", remedy))
                 break
         else:
             run.workspace.finish(name, [candidate.file for candidate in made])

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.bench.stored import is_stored, read_stored
+from edgeopt.measurement.resources.trust import told_trust
 from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.turns.side_by_side import distinct_labels
 from edgeopt.optimization.candidate import Latency
@@ -67,7 +68,12 @@ class EarlierRun:
         values |= {
             name: dataclasses.asdict(value) if (value := values[name]) else None for name in ("latency", "accuracy")
         }
-        return values | {"folder": str(self.folder), "environment": self.environment.to_json()}
+        further = {
+            "folder": str(self.folder),
+            "environment": self.environment.to_json(),
+            "trust": told_trust(self.trust),
+        }
+        return values | further
 
 
 def read_runs(folders: Sequence[Path], of_optimize: Callable[[Path], EarlierRun]) -> tuple[EarlierRun, ...]:

@@ -36,6 +36,11 @@ class Checkup(Result):
         """1 when no engine can run a model."""
         return EXIT_PASS if not self.executors.get("onnxruntime") else EXIT_ERROR
 
+    @property
+    def verdict_word(self) -> str:
+        """`FAIL` where no engine can run a model."""
+        return "FAIL" if self.exit_code else ""
+
     def own_figures(self) -> dict[str, Any]:
         """Return plain values: a text a part, empty where it runs."""
         return {

@@ -1,4 +1,4 @@
-"""The step `convert`: what a float model becomes without a search, for ONNX Runtime."""
+"""The step `convert`: what a float model becomes without a search."""
 
 from __future__ import annotations
 

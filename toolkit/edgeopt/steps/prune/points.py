@@ -99,6 +99,8 @@ class PruneSearch:
     on_point: Callable[[Point], None] | None = None
     ends_at_s: float = math.inf
     """Second of the monotonic clock at which the points so far are all; without a ranking by then there are none."""
+    cut: Note = _CUT
+    """What is said of a search that `ends_at_s` ended."""
     device: str = ""
     """The device that is not here and whose times the costs predict; empty: nothing does."""
 
@@ -120,7 +122,7 @@ def find_points(search: PruneSearch, goal: Goal | None = None) -> Frontier:
         for point in _asked(search, goal) if goal.ratio or goal.speedup else _frontier(search):
             made.append(point)
     except OutOfTime:
-        notes.append(_CUT)
+        notes.append(search.cut)
     if goal.ratio or goal.speedup:
         made = made[-1:]
     faster = tuple(point for point in made if _is_faster(point, search.measure is not None))

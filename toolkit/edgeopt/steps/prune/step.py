@@ -83,7 +83,6 @@ _MOST_SECONDS = 180.0
 _SHARE = 0.5
 """Most of the time that is left for searches: integers need the rest. Unless an amount was asked for, pruning gets no
 more than the search for INT8 on each engine."""
-_CUT = "the time limit leaves no time to look at the pictures"
 _LEAST_S, _LOOKS = 8.0, 4
 """Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
 less time the work is not begun, and integers get it."""
@@ -130,16 +129,17 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     if ms is not None and (why := _too_quick(context, ms)):
         _tell(context, setting, groups, None, told_step(context.target), why)
         return [_stays(model, f"{NOT_PRUNED}: {why}", "--prune 1.1x tries all the same")]
-    ends_at_s = _ends_at_s(context)
-    if ms is not None and _LEAST_S + _LOOKS * context.most_pictures * ms / 1000 > ends_at_s - monotonic():
-        return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
+    until = _until(context)
+    pictures = len(context.frames.spread(context.most_pictures))
+    if ms is not None and _LEAST_S + _LOOKS * pictures * ms / 1000 > until.ends_at_s - monotonic():
+        return [_stays(model, f"{NOT_PRUNED}: {until.no_look}", until.look_remedy)]
     try:
-        with limited(ends_at_s):
+        with limited(until.ends_at_s):
             work = _Work.begin(model, context, setting, groups)
     except OutOfTime:
-        return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
+        return [_stays(model, f"{NOT_PRUNED}: {until.no_look}", until.look_remedy)]
     try:
-        pruned = work.find(ends_at_s)
+        pruned = work.find(until)
     finally:
         work.close()
     context.files.path(f"candidates/{setting.name}/{_DRAFT}").unlink(missing_ok=True)
@@ -153,12 +153,43 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     return [replace(work.outcome(point, i), is_twin=twins[i]) for i, point in enumerate(points)]
 
 
-def _ends_at_s(context: Context) -> float:
-    """Return when work that begins now has to end, on the monotonic clock."""
+@dataclass(frozen=True, slots=True)
+class _Until:
+    """When pruning has to end."""
+
+    ends_at_s: float
+    """On the monotonic clock."""
+    is_own: bool
+    """Whether pruning's own most seconds end it, and no time limit of the run."""
+
+    @property
+    def no_look(self) -> str:
+        """Why the pictures are not looked at."""
+        if self.is_own:
+            return f"looking at the pictures takes longer than pruning may ({_MOST_SECONDS / 60:g} minutes)"
+        return "the time limit leaves no time to look at the pictures"
+
+    @property
+    def look_remedy(self) -> str:
+        """Help where the pictures are not looked at."""
+        return "fewer or smaller pictures in --calib" if self.is_own else LONGER
+
+    @property
+    def cut(self) -> Note:
+        """A note for a search that it ended."""
+        if self.is_own:
+            text = f"pruning's {_MOST_SECONDS / 60:g} minutes ended the search"
+            return Note(NoteKind.WARNING, text, "--prune 1.3x, or another amount, makes that point alone")
+        return Note(NoteKind.WARNING, "the time limit ended the search", LONGER)
+
+
+def _until(context: Context) -> _Until:
+    """Return when work that begins now has to end."""
     now = monotonic()
     half_s = max(_SHARE * (context.searches_end - now), 0.0)
     searching = (context.engine, *context.alternatives) if context.quantizes and context.pruning.is_auto else ()
-    return now + min(_MOST_SECONDS, half_s, context.share_seconds(searching))
+    left_s = min(half_s, context.share_seconds(searching))
+    return _Until(now + min(_MOST_SECONDS, left_s), left_s >= _MOST_SECONDS)
 
 
 def _is_timed_first(context: Context) -> bool:
@@ -281,12 +312,12 @@ class _Work:
         """The precision in which times are judged."""
         return "INT8" if self.precision.startswith(_INTEGERS) else self.precision
 
-    def find(self, ends_at_s: float) -> Frontier:
+    def find(self, until: _Until) -> Frontier:
         """Search until then, on the monotonic clock; the best so far is on disk as soon as it is known."""
         pruning = self.context.pruning
-        return find_points(self._search(ends_at_s), Goal(pruning.ratio, pruning.speedup))
+        return find_points(self._search(until), Goal(pruning.ratio, pruning.speedup))
 
-    def _search(self, ends_at_s: float) -> PruneSearch:
+    def _search(self, until: _Until) -> PruneSearch:
         engine, context = self.setting.engine, self.context
         is_timed = self.measures is not None and can_time(engine)
         away = predicted_stopwatch(self.predictor) if self.predictor else multiply_adds
@@ -301,7 +332,8 @@ class _Work:
             measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
             progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
             on_point=self.keep_draft,
-            ends_at_s=ends_at_s,
+            ends_at_s=until.ends_at_s,
+            cut=until.cut,
             device="" if self.predictor is None else engine.target.machine,
         )
 

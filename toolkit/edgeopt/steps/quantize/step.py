@@ -225,10 +225,9 @@ def open_search(
         judge.close()
         for file in (context.files.path(draft), weights_beside(context.files.path(draft))):
             file.unlink(missing_ok=True)
-        few = _read_few(result, len(pictures), context)
-        return Searched(
-            replace(result, notes=(*measured, *few, *result.notes)), model, is_joined, dict(buffers.entries)
-        )
+        # not among the notes of its decisions: a replay has no time limit
+        context.notes.extend(_read_few(result, len(pictures), context, longer))
+        return Searched(replace(result, notes=(*measured, *result.notes)), model, is_joined, dict(buffers.entries))
 
     find = partial(
         search_int8,
@@ -256,13 +255,13 @@ def open_search(
     return OpenSearch(find, end)
 
 
-def _read_few(result: SearchResult, of: int, context: Context) -> list[Note]:
-    """Return a note where the time limit ended calibration before all pictures were read."""
+def _read_few(result: SearchResult, of: int, context: Context, longer: str) -> list[Note]:
+    """Return a note where the time of the search ended calibration before all pictures were read."""
     seen = result.calibration
     if seen is None or seen.images >= of:
         return []
-    detail = f"calibrated on {seen.images} of {plural(of, context.frames.kind)}: the time limit left no more"
-    return [Note(NoteKind.INFO, detail, LONGER)]
+    detail = f"calibrated on {seen.images} of {plural(of, context.frames.kind)}: the time for the search left no more"
+    return [Note(NoteKind.INFO, detail, longer)]
 
 
 def _predicted_times(away: FormTimes, _: Model, form: Model, _frame: Tensors, _threads: int) -> LayerTimes:
