@@ -1,4 +1,4 @@
-"""SoundSpans of sound in which something is there or not: evidence of the metrics `f1` and `auc`."""
+"""Stretches of sound in which something is there or not: evidence of the metrics `f1` and `auc`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,10 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     )
 
     def models() -> tuple[Model, Model]:
-        return load_model(place.file_of(entrant.prompts_by)), load_model(place.file_of(entrant.tokens_by))
+        prompts, tokens = (
+            load_model(place.file_of(name), in_place=True) for name in (entrant.prompts_by, entrant.tokens_by)
+        )
+        return prompts, tokens
 
     return enter_pair(contest, place, entrant, entrants, models)
 
