@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.fixtures.seeing_models import write_exported
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError
 from edgeopt.recipes.texts.chat_template import ChatTemplate
@@ -16,7 +17,6 @@ from edgeopt.running.writing import SUMMARISE, Prompting, WrittenResult, write_a
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.sampling import Sampling
-from tests.fixtures.seeing_models import write_exported
 
 TINY = Path(__file__).parents[2] / "models" / "tiny_lm"
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}\n{% endfor %}<|assistant|>"
