@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.fixtures.seeing_models import write_exported
+from seeing_models import write_exported
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError
 from edgeopt.recipes.texts.chat_template import ChatTemplate

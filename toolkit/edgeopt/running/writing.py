@@ -239,9 +239,7 @@ def write_answer(
             else:
                 tokens = frame.tokens_of(prompt)
                 if frame.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2:
-                    asked = replace(
-                        asked, keep=len(tokens)
-                    )  # a shift leaves the turn whole: no answer inside its words
+                    asked = replace(asked, keep=len(tokens))  # or a shift cuts the turn's end off
                 answer = opened.generate(tokens, asked)
         except ValueError as error:
             remedy = "write another prompt, or ask about fewer pictures" if prompting.images else REMEDY

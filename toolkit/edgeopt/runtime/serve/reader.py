@@ -102,9 +102,8 @@ class PromptReader:
         tools = wanted.calls.tools if wanted.calls else ()
         said = (*wanted.messages, ChatMessage("assistant", answer))
         try:
-            next_turns = [
-                self._tokens_of_messages((*said, ChatMessage("user", words)), tools) for words in UNLIKE_WORDS
-            ]
+            talks = [(*said, ChatMessage("user", words)) for words in UNLIKE_WORDS]
+            next_turns = [self._tokens_of_messages(talk, tools) for talk in talks]
         except RefusedError:  # the context is full, or the answer holds what ends a turn
             return []
         if any(isinstance(turn, SeenPrompt) for turn in next_turns):  # whose rows only a request encodes

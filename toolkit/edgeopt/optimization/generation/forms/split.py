@@ -45,10 +45,9 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     )
 
     def models() -> tuple[Model, Model]:
-        prompts, tokens = (
-            load_model(place.file_of(name), in_place=True) for name in (entrant.prompts_by, entrant.tokens_by)
-        )
-        return prompts, tokens
+        prompts_file = place.file_of(entrant.prompts_by)
+        tokens_file = place.file_of(entrant.tokens_by)
+        return load_model(prompts_file, in_place=True), load_model(tokens_file, in_place=True)
 
     return enter_pair(contest, place, entrant, entrants, models)
 
