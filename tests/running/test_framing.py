@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -132,11 +133,11 @@ def test_a_damaged_template_names_raw_too(talker, tmp_path):
 def test_a_model_that_sees_gets_a_prompt_without_a_picture(tmp_path):
     file = write_exported(tmp_path)
     tokens = read_tokens(file.with_name("tokenizer.json"))
-    told = tokens.encode("<|im_start|>User: Hello there<end_of_utterance>\nAssistant:", reads_special=True)
+    turn = tokens.encode("<|im_start|>User: Hello there<end_of_utterance>\nAssistant:", reads_special=True)
     _, result = answered(file, "Hello there")
-    assert result.account.prompt_tokens == len(told)
+    assert result.account.prompt_tokens == len(turn)
     model, _ = open_language_model(file, 1)
-    with model, model.generate(told, ASKED) as answer:
+    with model, model.generate(turn, ASKED) as answer:
         assert answer.text() == answered(file, "Hello there")[0]
 
 
@@ -158,22 +159,22 @@ def test_a_template_that_leaves_the_prompt_or_the_system_out_is_refused():
 
 def test_a_shift_leaves_the_turn_whole(talker):
     model, _ = open_language_model(TINY / "model.onnx", 1, 64)
-    asked = AnswerOptions(60, ends=False, shifts=True)
-    turn, result = answered(talker, "def add(a, b):", asked, context=64)
+    shifting = AnswerOptions(60, ends=False, shifts=True)
+    turn, result = answered(talker, "def add(a, b):", shifting, context=64)
     assert result.account.shifts
     with model:
         whole = model.tokenizer.encode(TURN)
-        with model.generate(whole, AnswerOptions(60, ends=False, shifts=True, keep=len(whole))) as answer:
+        with model.generate(whole, replace(shifting, keep=len(whole))) as answer:
             assert turn == answer.text()
-        with model.generate(whole, AnswerOptions(60, ends=False, shifts=True, keep=4)) as answer:
+        with model.generate(whole, replace(shifting, keep=4)) as answer:
             assert turn != answer.text(), "the texts would tell nothing if any shift gave the same"
 
 
 @pytest.mark.parametrize(
-    ("long", "most", "told"), [("summarise", 4, "of the context of 12"), ("head", 8, "are kept for the answer")]
+    ("long", "most", "problem"), [("summarise", 4, "of the context of 12"), ("head", 8, "are kept for the answer")]
 )
-def test_a_turn_that_leaves_no_room_for_words_says_so(talker, long, most, told):
+def test_a_turn_that_leaves_no_room_for_words_says_so(talker, long, most, problem):
     with pytest.raises(EdgeoptError, match="what stands around the prompt takes") as caught:
         answered(talker, "word " * 40, AnswerOptions(most), long=long, context=12)
-    assert told in caught.value.problem
+    assert problem in caught.value.problem
     assert "a larger --context" in caught.value.remedy

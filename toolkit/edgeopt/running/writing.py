@@ -159,7 +159,7 @@ SUMMARISE = "summarise"
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """What stands around a prompt, the pictures with it, the treatment of a long one, and the guesser."""
+    """The text before a prompt, its pictures, the treatment of a long one, whether it is raw, and the guesser."""
 
     system: Path | None = None
     """File of a text before the prompt, whose cache is kept from one run to the next."""
@@ -214,7 +214,7 @@ def write_answer(
         mark = opened.images.marks.mark if opened.images is not None else ""
         frame = PromptFrame(opened.tokenizer, opened.begin_tokens, template, system, mark=mark)
         if not prompting.images:
-            _require_room(frame, prompt, opened, asked, prompting)
+            _require_room(frame, prompt, opened, asked.most_tokens, prompting.long)
         try:
             if system:
                 prefix = opened.keep_prefix(frame.before, prompting.prefixes or prefix_folder())
@@ -233,13 +233,13 @@ def write_answer(
                     left = len(frame.tokens_of(prompt)) + opened.begins_with
                     notes.append(Note(NoteKind.INFO, f"the prompt of {whole} tokens is summarised to {left}"))
             long = Long.REFUSE if prompting.long == SUMMARISE else Long(prompting.long)
-            asked = replace(asked, long=long, keep=len(frame.before), keep_last=len(frame.after))
+            tokens = [] if prompting.images else frame.tokens_of(prompt)
+            keeps_turn = frame.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2
+            keep = len(tokens) if keeps_turn else len(frame.before)  # or a shift cuts the turn's end off
+            asked = replace(asked, long=long, keep=keep, keep_last=len(frame.after))
             if prompting.images:
                 answer = opened.generate(prompt, asked, prompting.images)
             else:
-                tokens = frame.tokens_of(prompt)
-                if frame.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2:
-                    asked = replace(asked, keep=len(tokens))  # or a shift cuts the turn's end off
                 answer = opened.generate(tokens, asked)
         except ValueError as error:
             remedy = "write another prompt, or ask about fewer pictures" if prompting.images else REMEDY
@@ -258,19 +258,17 @@ def write_answer(
     )
 
 
-def _require_room(
-    frame: PromptFrame, prompt: str, opened: LanguageModel, asked: AnswerOptions, prompting: Prompting
-) -> None:
+def _require_room(frame: PromptFrame, prompt: str, opened: LanguageModel, most_tokens: int, long: str) -> None:
     """Raise where a prompt fills the context, and what stands around it leaves no room for any words."""
     if opened.begins_with + len(frame.tokens_of(prompt)) < opened.context:
         return
-    is_cut = prompting.long not in (Long.REFUSE, SUMMARISE)
+    is_cut = long not in (Long.REFUSE, SUMMARISE)
     taken = opened.begins_with + len(frame.before) + len(frame.after)
-    answer = min(asked.most_tokens, opened.context // 2) if is_cut else 1
+    answer = min(most_tokens, opened.context // 2) if is_cut else 1
     if taken + answer >= opened.context:
-        kept = f", and {plural(answer, 'token')} are kept for the answer" if is_cut else ""
+        reserved = f", and {plural(answer, 'token')} are kept for the answer" if is_cut else ""
         raise EdgeoptError(
-            f"what stands around the prompt takes {plural(taken, 'token')} of the context of {opened.context}{kept}",
+            f"what stands around the prompt takes {plural(taken, 'token')} of the context of {opened.context}{reserved}",
             remedy="a larger --context, a shorter --system, or --raw",
         )
 
