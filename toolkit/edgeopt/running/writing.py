@@ -268,7 +268,8 @@ def _require_room(frame: PromptFrame, prompt: str, opened: LanguageModel, most_t
     if taken + answer >= opened.context:
         reserved = f", and {plural(answer, 'token')} are kept for the answer" if is_cut else ""
         raise EdgeoptError(
-            f"what stands around the prompt takes {plural(taken, 'token')} of the context of {opened.context}{reserved}",
+            f"what stands around the prompt takes {plural(taken, 'token')} of the context of {opened.context}"
+            + reserved,
             remedy="a larger --context, a shorter --system, or --raw",
         )
 
