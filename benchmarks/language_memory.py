@@ -156,7 +156,11 @@ def started(command: Sequence[str], code: str) -> tuple[float, float, float]:
 
 
 def show_bundles(bundles: Sequence[Path], codes: Sequence[str], rounds: int) -> None:
-    """Measure bundles with each checkout in turns, and print a table."""
+    """Measure bundles with each checkout in turns, and print a table.
+
+    The API continues a text. `run` does so too, but computes a turn where a bundle came with a chat template: measure
+    bundles without one.
+    """
     print("| bundle | code | MiB on disk | RSS short | full | all over | peak | API: first token, end, CPU s | run |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for bundle in bundles:

@@ -179,6 +179,7 @@ def test_several_users_are_measured_in_several_numbers_of_slots(tmp_path):
             "--prompt is for a language model, and digits_detector",
         ),
         (["run", "tiny_lm", "--prompt", ""], "--prompt is empty"),
+        (["run", "tiny_lm", "--chat", "--raw"], "--chat holds a conversation, which is never raw"),
         (["run", "tiny_lm", "--prompt", "a", "--seed", "3"], "--seed is for tokens that are drawn"),
         (["run", "tiny_lm", "--prompt", "a", "--temperature", "0", "--top-p", "0.5"], "--top-p is for tokens"),
         (["run", "tiny_lm", "--prompt", "a", "--top-k", "5"], "--top-k is for tokens"),

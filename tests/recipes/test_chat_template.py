@@ -58,9 +58,18 @@ def test_functions_that_the_template_leaves_out_stand_in_the_words_of_the_user(t
         '|system:Be brief.|user:Function: {"name": "add"}\n\n 1 + 1? |assistant:[{"function": {"name": "add"}}]|tool:2'
     )
     assert reader.text_of(TALK) == "|system:Be brief.|user: 1 + 1? "
+    said = '|assistant:[{"function": {"name": "add"}}]|tool:2'
+    assert reader.text_of(talk) == "|system:Be brief.|user: 1 + 1? " + said, "calls are told without functions too"
+    assert reader.text_of(TALK[:1], tools) == '|system:Function: {"name": "add"}\n\nBe brief.', "no user speaks"
     (tmp_path / "chat_template.jinja").write_text("{{ tools | length }}" + source, "utf-8")
     reader = ConversationReader(Letters(), (), read_chat_template(tmp_path))
     assert reader.text_of(TALK, tools) == "1|system:Be brief.|user: 1 + 1? "
+    calls = "{% for call in m.tool_calls or [] %}<{{ call.function.name }}>{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(source.replace("{% endfor %}", calls + "{% endfor %}"), "utf-8")
+    reader = ConversationReader(Letters(), (), read_chat_template(tmp_path))
+    assert reader.text_of(talk, tools) == (
+        '|system:Be brief.|user:Function: {"name": "add"}\n\n 1 + 1? |assistant:<add>|tool:2'
+    ), "a call that the template writes is told once"
 
 
 def test_a_template_gets_functions_and_calls(tmp_path: Path):

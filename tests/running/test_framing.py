@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from seeing_models import write_exported
 
-from edgeopt.errors import EdgeoptError, MissingDependencyError
+from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError
 from edgeopt.recipes.texts.chat_template import ChatTemplate
 from edgeopt.recipes.texts.tokens import read_tokens
 from edgeopt.running.framing import PromptFrame
@@ -117,3 +119,62 @@ def test_without_jinja_the_line_names_raw_too(talker, monkeypatch):
         answered(talker, "a")
     assert "or add --raw" in caught.value.remedy
     assert answered(talker, "a", raw=True)[0]
+
+
+def test_a_damaged_template_names_raw_too(talker, tmp_path):
+    for file in talker.parent.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    (tmp_path / "chat_template.jinja").write_text("{% if %}", "utf-8")
+    with pytest.raises(InvalidFileError, match="is no chat template") as caught:
+        answered(tmp_path / "model.onnx", "a")
+    assert "or add --raw" in caught.value.remedy
+
+
+def test_a_model_that_sees_gets_a_prompt_without_a_picture(tmp_path):
+    file = write_exported(tmp_path)
+    tokens = read_tokens(file.with_name("tokenizer.json"))
+    turn = tokens.encode("<|im_start|>User: Hello there<end_of_utterance>\nAssistant:", reads_special=True)
+    _, result = answered(file, "Hello there")
+    assert result.account.prompt_tokens == len(turn)
+    model, _ = open_language_model(file, 1)
+    with model, model.generate(turn, ASKED) as answer:
+        assert answer.text() == answered(file, "Hello there")[0]
+
+
+def test_a_template_that_leaves_the_prompt_or_the_system_out_is_refused():
+    tokens = read_tokens(TINY / "tokenizer.json")
+    deaf = ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", "here", {})
+    with pytest.raises(EdgeoptError, match="leaves the prompt out"):
+        PromptFrame(tokens, [0], deaf)
+    source = "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% endif %}{% endfor %}<|a|>"
+    talks = ChatTemplate(source, "here", {})
+    assert PromptFrame(tokens, [0], talks).before
+    with pytest.raises(EdgeoptError, match="leaves out what the system says") as caught:
+        PromptFrame(tokens, [0], talks, "Answer in French.")
+    assert "write it into the prompt, or add --raw" in caught.value.remedy
+    default = "{% if messages[0].role != 'system' %}<|system|>Be brief.{% endif %}"
+    own = PromptFrame(tokens, [0], ChatTemplate(default + TEMPLATE, "here", {}), "Be brief.")
+    assert "Be brief." in tokens.decode(own.before), "a text that the template itself would write is no lost one"
+
+
+def test_a_shift_leaves_the_turn_whole(talker):
+    model, _ = open_language_model(TINY / "model.onnx", 1, 64)
+    shifting = AnswerOptions(60, ends=False, shifts=True)
+    turn, result = answered(talker, "def add(a, b):", shifting, context=64)
+    assert result.account.shifts
+    with model:
+        whole = model.tokenizer.encode(TURN)
+        with model.generate(whole, replace(shifting, keep=len(whole))) as answer:
+            assert turn == answer.text()
+        with model.generate(whole, replace(shifting, keep=4)) as answer:
+            assert turn != answer.text(), "the texts would tell nothing if any shift gave the same"
+
+
+@pytest.mark.parametrize(
+    ("long", "most", "problem"), [("summarise", 4, "of the context of 12"), ("head", 8, "are kept for the answer")]
+)
+def test_a_turn_that_leaves_no_room_for_words_says_so(talker, long, most, problem):
+    with pytest.raises(EdgeoptError, match="what stands around the prompt takes") as caught:
+        answered(talker, "word " * 40, AnswerOptions(most), long=long, context=12)
+    assert problem in caught.value.problem
+    assert "a larger --context" in caught.value.remedy

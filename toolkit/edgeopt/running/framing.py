@@ -6,23 +6,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, MissingDependencyError
+from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate, read_chat_template
-from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
+from edgeopt.recipes.texts.conversation import UNLIKE_WORDS, ConversationError, ConversationReader
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.prompt_plan import common_start
 
 _RAW = "add --raw (raw=True), and the model continues the text as it is"
-_UNLIKE = ("a", "B")
-"""Two prompts that share no token: what their conversations share stands around every prompt."""
 
 
 class PromptFrame:
     """The tokens around a prompt, and the reader of what stands between them."""
 
     def __init__(
-        self, tokenizer: Tokens, begin: Sequence[int], template: ChatTemplate | None, system: str = ""
+        self,
+        tokenizer: Tokens,
+        begin: Sequence[int],
+        template: ChatTemplate | None,
+        system: str = "",
+        *,
+        mark: str = "",
     ) -> None:
         """Find the frame.
 
@@ -31,18 +35,28 @@ class PromptFrame:
             begin: Tokens that the model puts before every prompt.
             template: Writes the turns; None: the prompt is text, which the model continues.
             system: A text before the prompt; with a template, the turn of the system.
+            mark: As `ConversationReader` has it: a model that sees takes its turns in parts.
 
         Raises:
-            EdgeoptError: If the template does not take it.
+            EdgeoptError: If the template does not take it, or leaves the prompt or the system's text out.
         """
         self._tokenizer = tokenizer
-        self._reader = ConversationReader(tokenizer, begin, template, system) if template else None
+        self._reader = ConversationReader(tokenizer, begin, template, system, mark=mark) if template else None
         self.before: list[int] = tokenizer.encode(system) if system else []
         """Tokens before every prompt, without those that the model puts there."""
         self.after: list[int] = []
         """Tokens behind every prompt: the end of its turn, and the beginning of the answer's."""
         if self._reader:
-            first, second = (self.tokens_of(prompt) for prompt in _UNLIKE)
+            first, second = (self.tokens_of(prompt) for prompt in UNLIKE_WORDS)
+            if first == second:
+                raise EdgeoptError("the model's chat template leaves the prompt out", remedy=_RAW)
+            if system:  # beside a longer one, as a template may write a text of its own where there is none
+                longer = ConversationReader(tokenizer, begin, template, system + UNLIKE_WORDS[0], mark=mark)
+                if first == longer.tokens_of((ChatMessage("user", UNLIKE_WORDS[0]),)):
+                    raise EdgeoptError(
+                        "the model's chat template leaves out what the system says",
+                        remedy=f"write it into the prompt, or {_RAW}",
+                    )
             self.before = first[: common_start(first, second)]
             self.after = first[len(first) - common_start(first[::-1], second[::-1]) :]
 
@@ -85,5 +99,5 @@ def template_of_prompt(recipe: Recipe, file: Path) -> ChatTemplate | None:
     """Return the template by which a single prompt is written, as `template_of`."""
     try:
         return template_of(recipe, file)
-    except MissingDependencyError as error:
-        raise MissingDependencyError(error.problem, remedy=f"{error.remedy}; or {_RAW}") from error
+    except (MissingDependencyError, InvalidFileError) as error:
+        raise type(error)(error.problem, remedy=f"{error.remedy}; or {_RAW}") from error

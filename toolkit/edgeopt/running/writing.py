@@ -159,7 +159,7 @@ SUMMARISE = "summarise"
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """The text before a prompt, the treatment of a long one, and the guesser."""
+    """The text before a prompt, its pictures, the treatment of a long one, whether it is raw, and the guesser."""
 
     system: Path | None = None
     """File of a text before the prompt, whose cache is kept from one run to the next."""
@@ -211,7 +211,10 @@ def write_answer(
     with opened:
         notes = list(opened.origin.notes)
         template = None if prompting.raw or prompting.images else template_of_prompt(recipe, file)
-        frame = PromptFrame(opened.tokenizer, opened.begin_tokens, template, system)
+        mark = opened.images.marks.mark if opened.images is not None else ""
+        frame = PromptFrame(opened.tokenizer, opened.begin_tokens, template, system, mark=mark)
+        if not prompting.images:
+            _require_room(frame, prompt, opened, asked.most_tokens, prompting.long)
         try:
             if system:
                 prefix = opened.keep_prefix(frame.before, prompting.prefixes or prefix_folder())
@@ -222,7 +225,7 @@ def write_answer(
             if prompting.long == SUMMARISE:
                 whole = len(frame.tokens_of(prompt)) + opened.begins_with
                 if whole >= opened.context:
-                    bare = PromptFrame(opened.tokenizer, opened.begin_tokens, template)
+                    bare = PromptFrame(opened.tokenizer, opened.begin_tokens, template, mark=mark)
                     taken = opened.begins_with + len(frame.before) + len(frame.after)
                     room = opened.context - taken - min(asked.most_tokens, (opened.context - taken) // 2)
                     heard = partial(tell, "summarise the prompt")
@@ -230,11 +233,14 @@ def write_answer(
                     left = len(frame.tokens_of(prompt)) + opened.begins_with
                     notes.append(Note(NoteKind.INFO, f"the prompt of {whole} tokens is summarised to {left}"))
             long = Long.REFUSE if prompting.long == SUMMARISE else Long(prompting.long)
-            asked = replace(asked, long=long, keep=len(frame.before), keep_last=len(frame.after))
+            tokens = [] if prompting.images else frame.tokens_of(prompt)
+            keeps_turn = frame.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2
+            keep = len(tokens) if keeps_turn else len(frame.before)  # or a shift cuts the turn's end off
+            asked = replace(asked, long=long, keep=keep, keep_last=len(frame.after))
             if prompting.images:
                 answer = opened.generate(prompt, asked, prompting.images)
             else:
-                answer = opened.generate(frame.tokens_of(prompt), asked)
+                answer = opened.generate(tokens, asked)
         except ValueError as error:
             remedy = "write another prompt, or ask about fewer pictures" if prompting.images else REMEDY
             raise EdgeoptError(str(error), remedy=remedy) from error
@@ -246,10 +252,26 @@ def write_answer(
         with answer:
             interrupted = write_to(hear, answer)
         notes += _told_of_end(answer.account, asked, opened.context)
-        notes += _told_of_nothing(answer.account, has_turns=prompting.raw and has_chat_template(recipe, file))
+        notes += _told_of_nothing(answer.account, lambda: prompting.raw and has_chat_template(recipe, file))
     return WrittenResult(
         model=recipe.name, account=answer.account, notes=tuple(notes), budget=budget, interrupted=interrupted
     )
+
+
+def _require_room(frame: PromptFrame, prompt: str, opened: LanguageModel, most_tokens: int, long: str) -> None:
+    """Raise where a prompt fills the context, and what stands around it leaves no room for any words."""
+    if opened.begins_with + len(frame.tokens_of(prompt)) < opened.context:
+        return
+    is_cut = long not in (Long.REFUSE, SUMMARISE)
+    taken = opened.begins_with + len(frame.before) + len(frame.after)
+    answer = min(most_tokens, opened.context // 2) if is_cut else 1
+    if taken + answer >= opened.context:
+        reserved = f", and {plural(answer, 'token')} are kept for the answer" if is_cut else ""
+        raise EdgeoptError(
+            f"what stands around the prompt takes {plural(taken, 'token')} of the context of {opened.context}"
+            + reserved,
+            remedy="a larger --context, a shorter --system, or --raw",
+        )
 
 
 def write_to(hear: Callable[[Piece, Account], None], answer: Generation) -> bool:
@@ -271,10 +293,10 @@ def _told_of_end(account: Account, asked: AnswerOptions, context: int) -> Iterat
         yield Note(NoteKind.WARNING, detail, "a shorter prompt, a larger --context, or --context-shift")
 
 
-def _told_of_nothing(account: Account, *, has_turns: bool) -> Iterator[Note]:
-    """Yield that the model wrote nothing, which looks like a fault."""
+def _told_of_nothing(account: Account, has_turns: Callable[[], bool]) -> Iterator[Note]:
+    """Yield that the model wrote nothing, which looks like a fault; whether it has a template is asked only then."""
     if account.reason == "end" and len(account.token_at_ns) == 1:
-        remedy = "leave --raw out: the model was trained on conversations" if has_turns else "write another prompt"
+        remedy = "leave --raw out: the model was trained on conversations" if has_turns() else "write another prompt"
         yield Note(NoteKind.INFO, "the answer is empty: the model ended it at once", remedy)
 
 

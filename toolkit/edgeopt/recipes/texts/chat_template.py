@@ -152,20 +152,31 @@ def _functions_of(tools: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"Function: {json.dumps(tool.get('function'), ensure_ascii=False)}" for tool in tools]
 
 
-def with_functions(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
-    """Return a conversation whose words tell of functions and calls, for a template that writes neither.
+def with_functions(
+    messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], *, calls: bool
+) -> list[ChatMessage]:
+    """Return a conversation whose words tell of functions or calls, for a template that leaves them out.
 
     Args:
         messages: Its turns.
-        tools: Functions that the answer may call: they stand before the first words of the user.
+        tools: Functions that the answer may call: they stand before the first words of the user, or before all
+            where the user says nothing. Empty: the template writes them, or there are none.
+        calls: Whether earlier calls stand in the words of their turns.
     """
-    turns = [replace(message, content=_plain(message)) for message in messages]
-    first = next((i for i, message in enumerate(turns) if message.role == "user"), None)
-    if first is not None:
+    turns = list(messages)
+    if calls:
+        turns = [replace(turn, content=_plain(turn), more=without_calls(turn.more)) for turn in turns]
+    if tools and turns:
+        first = next((i for i, turn in enumerate(turns) if turn.role == "user"), 0)
         before = "\n".join(_functions_of(tools)) + "\n\n"
         parts = (before, *turns[first].parts) if turns[first].parts else ()
         turns[first] = replace(turns[first], content=before + turns[first].content, parts=parts)
     return turns
+
+
+def without_calls(more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a turn without its calls."""
+    return {name: value for name, value in more.items() if name != "tool_calls"}
 
 
 def _plain_turn(message: ChatMessage) -> str:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from edgeopt.recipes.texts.chat_template import PLAIN_STOP, ChatMessage, ChatTemplate, plain_text_of, with_functions
+from edgeopt.recipes.texts.chat_template import (
+    PLAIN_STOP,
+    ChatMessage,
+    ChatTemplate,
+    plain_text_of,
+    with_functions,
+    without_calls,
+)
 from edgeopt.recipes.texts.tokens import Tokens
+
+UNLIKE_WORDS: Final = ("a", "B")
+"""Words of a user that share no token: what two conversations with them share stands around any words."""
 
 
 class ConversationError(ValueError):
@@ -93,14 +104,24 @@ class ConversationReader:
     def _by_template(
         self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]
     ) -> str:
-        """Return a conversation by the template; functions that it leaves out stand in the user's words."""
+        """Return a conversation by the template; functions and calls that it leaves out stand in the words."""
         write = partial(template.text_of, in_parts=bool(self._mark))
         text = write(messages, tools)
-        try:
-            is_left_out = bool(tools) and text == write(messages)
-        except ValueError:  # a template that cannot do without functions writes them
-            is_left_out = False
-        return write(with_functions(messages, tools)) if is_left_out else text
+
+        def is_same(others: Sequence[ChatMessage], functions: Sequence[Mapping[str, Any]]) -> bool:
+            try:
+                return text == write(others, functions)
+            except ValueError:  # a template that cannot do without them writes them
+                return False
+
+        loses_tools = bool(tools) and is_same(messages, ())
+        loses_calls = False
+        if any(message.more.get("tool_calls") for message in messages):
+            bare = [replace(message, more=without_calls(message.more)) for message in messages]
+            loses_calls = is_same(bare, tools)
+        if not (loses_tools or loses_calls):
+            return text
+        return write(with_functions(messages, tools if loses_tools else (), calls=loses_calls), tools)
 
     def tokens_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Return a conversation as the tokens of a prompt, without those that the model puts before every prompt.

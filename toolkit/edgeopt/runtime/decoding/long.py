@@ -101,7 +101,7 @@ def summarised(
         The text, and how many tokens were summarised.
 
     Raises:
-        EdgeoptError: If it does not fit after 8 rounds.
+        EdgeoptError: If it does not fit after 8 rounds, or the context has no room for a part of it.
     """
     taken, encode = 0, model.tokenizer.encode
     before, after = [*around[0], *encode(_BEFORE)], [*encode(_AFTER), *around[1]]
@@ -111,7 +111,11 @@ def summarised(
         if len(tokens) <= room:
             return text, taken
         if size < _SHORTER:
-            break
+            raise EdgeoptError(
+                f"a context of {model.context} tokens has no room for a part of the text and the words that ask for "
+                "its summary",
+                remedy="a larger --context, or a shorter text",
+            )
         taken += len(tokens)
         parts = [tokens[i : i + size] for i in range(0, len(tokens), size)]
         found = list[str]()

@@ -119,7 +119,7 @@ class ModelMemory:
         return place
 
     def require_possible(self, name: str, needs: MemoryNeeds) -> None:
-        """Raise where a model does not fit into an empty room.
+        """Raise where a model does not fit into an empty memory.
 
         Raises:
             EdgeoptError: If so.
@@ -173,10 +173,10 @@ class ModelMemory:
 
 
 class MemoryPlace:
-    """One model's part of the room."""
+    """One model's part of the memory."""
 
     def __init__(self, room: ModelMemory, name: str, needs: MemoryNeeds) -> None:
-        """Bind to a room, which makes it."""
+        """Bind to the memory that makes it."""
         self._room, self.name, self.size_bytes = room, name, needs.total_bytes
         self._least = needs
         self.is_taken = False

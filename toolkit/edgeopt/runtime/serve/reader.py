@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.call_style import CallStyle
 from edgeopt.recipes.texts.chat_template import ChatMessage, ChatTemplate
-from edgeopt.recipes.texts.conversation import ConversationError, ConversationReader
+from edgeopt.recipes.texts.conversation import UNLIKE_WORDS, ConversationError, ConversationReader
 from edgeopt.recipes.texts.seen_prompt import ImageMarks, PromptPicture, SeenPrompt
 from edgeopt.recipes.texts.tokens import Tokens
 from edgeopt.runtime.decoding.prompt_plan import common_start
 from edgeopt.runtime.serve.refused import RefusedError, wrong
 from edgeopt.runtime.serve.routes.pictures import read_frame
 from edgeopt.runtime.serve.text_request import TextRequest
-
-_UNLIKE: Final = ("a", "B")
-"""Beginnings of two conversations that share no token, so that the common start of both is the text before them."""
 
 
 class PromptReader:
@@ -92,7 +89,7 @@ class PromptReader:
         """Tokens with which every prompt begins, and every conversation; none without a text of the system."""
         if not self._system:
             return []
-        said = [list(self._tokens_of_messages((ChatMessage("user", each),))) for each in _UNLIKE]
+        said = [list(self._tokens_of_messages((ChatMessage("user", each),))) for each in UNLIKE_WORDS]
         return [self._before, said[0][: common_start(*said)]]
 
     def next_start(self, wanted: TextRequest, answer: str) -> list[int]:
@@ -105,7 +102,8 @@ class PromptReader:
         tools = wanted.calls.tools if wanted.calls else ()
         said = (*wanted.messages, ChatMessage("assistant", answer))
         try:
-            next_turns = [self._tokens_of_messages((*said, ChatMessage("user", words)), tools) for words in _UNLIKE]
+            talks = [(*said, ChatMessage("user", words)) for words in UNLIKE_WORDS]
+            next_turns = [self._tokens_of_messages(talk, tools) for talk in talks]
         except RefusedError:  # the context is full, or the answer holds what ends a turn
             return []
         if any(isinstance(turn, SeenPrompt) for turn in next_turns):  # whose rows only a request encodes

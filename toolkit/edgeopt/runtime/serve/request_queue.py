@@ -72,7 +72,7 @@ class RequestQueue:
         return self._free >= self._limits.slots - 1 and not self._heap
 
     def leave(self) -> None:
-        """Give a slot back; the next in the line takes it."""
+        """Give a slot back; the next in the queue takes it."""
         self._tally.running -= 1
         self._free += 1
         self._hand_out()

@@ -11,7 +11,7 @@ from edgeopt.runtime.stream.sources import Captured, Source
 
 @dataclass(slots=True)
 class Capture:
-    """Brings frames from a source to a desk: at a rate, as they come, or when they are wanted."""
+    """Brings frames from a source to a queue: at a rate, as they come, or when they are wanted."""
 
     source: Source
     desk: FrameQueue

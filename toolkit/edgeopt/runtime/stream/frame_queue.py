@@ -54,7 +54,7 @@ class FrameQueue:
         most_bytes: int,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Open an empty desk.
+        """Open an empty queue.
 
         Args:
             clockwork: Time and waiting.

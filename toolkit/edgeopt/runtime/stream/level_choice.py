@@ -20,7 +20,7 @@ _JOIN_S: Final = 30.0
 
 
 class LevelChoice:
-    """The level now. Whoever calls `record` holds the desk's lock."""
+    """The level now. Whoever calls `record` holds the queue's lock."""
 
     def __init__(self, desk: FrameQueue, given: Runtime | Pipeline, rules: Degradation | None, budget_ns: int) -> None:
         """Begin at full quality.

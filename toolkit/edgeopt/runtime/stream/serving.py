@@ -58,10 +58,10 @@ class _Worker:
 
 
 class FrameServer:
-    """Runs frames of a desk; whoever calls a method holds the desk's lock, but for `start` and `join`."""
+    """Runs frames of a queue; whoever calls a method holds the queue's lock, but for `start` and `join`."""
 
     def __init__(self, desk: FrameQueue, rung: Rung, hang_ns: int) -> None:
-        """Bind to a desk.
+        """Bind to a queue.
 
         Args:
             desk: Where frames wait.

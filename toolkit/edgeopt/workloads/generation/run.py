@@ -156,6 +156,8 @@ def _require_answerable(source: str, options: GenerationRun, sample: str | None)
         raise EdgeoptError(f"--{name.replace('_', '-')} is not for language models", remedy="leave it out")
     elif options.chat and (options.prompt is not None or sample is not None):
         raise EdgeoptError("--chat asks for each turn", remedy="leave --prompt and SOURCE out")
+    elif options.chat and options.raw:
+        raise EdgeoptError("--chat holds a conversation, which is never raw", remedy="leave --raw out")
     elif options.raw and options.prompt is None:
         raise EdgeoptError("--raw belongs to --prompt TEXT", remedy="add --prompt, or leave --raw out")
     elif options.prompt is None and not options.chat:

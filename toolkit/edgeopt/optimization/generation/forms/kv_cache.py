@@ -99,7 +99,7 @@ def _enter_two_graphs(leader: Entrant, contest: FormContest, place: Workplace, e
     )
 
     def small(form: str) -> Model:
-        made = make_integer_cache(load_model(place.file_of(form)), place.cache_ranges()).model
+        made = make_integer_cache(load_model(place.file_of(form), in_place=True), place.cache_ranges()).model
         return keep_last_logits(made).model if LAST in made.optional_inputs else made
 
     return enter_pair(contest, place, entrant, entrants, lambda: (small(entrant.prompts_by), small(entrant.tokens_by)))

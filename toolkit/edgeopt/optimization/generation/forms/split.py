@@ -45,7 +45,9 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     )
 
     def models() -> tuple[Model, Model]:
-        return load_model(place.file_of(entrant.prompts_by)), load_model(place.file_of(entrant.tokens_by))
+        prompts_file = place.file_of(entrant.prompts_by)
+        tokens_file = place.file_of(entrant.tokens_by)
+        return load_model(prompts_file, in_place=True), load_model(tokens_file, in_place=True)
 
     return enter_pair(contest, place, entrant, entrants, models)
 

@@ -62,7 +62,7 @@ def require_voice(voice: VoiceDetector) -> None:
 
 
 class VoiceGate:
-    """SoundSpans of speech in a sound that is passed part by part."""
+    """Stretches of speech in a sound that is passed part by part."""
 
     def __init__(self, voice: VoiceDetector, pause_s: float, most_s: float = float("inf")) -> None:
         """Begin a sound.
