@@ -84,7 +84,7 @@ def test_figures_fit_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = run("bench", "tiny_lm", "--prompt-tokens", "16", "--output-tokens", "4", "--seconds", "0.2s")
     assert done.exit_code == 0, done.output
-    for told in ("TTFT p50 ms", "TPOT p50 ms", "(ITL)", "tokens/s", "2 KiB a token"):
+    for told in ("TTFT p50 ms", "TPOT p50 ms", "(ITL, ms)", "tokens/s", "2 KiB a token"):
         assert told in done.stdout
     assert "nan" not in done.stdout.lower()
 
