@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.answer_defaults import GUESSES
-from edgeopt.running.framing import template_of
+from edgeopt.running.prompt_turn import template_of
 from edgeopt.running.serving import Hosted, ServedModel, ServeOptions
 from edgeopt.running.writing import find_language_model, read_system
 from edgeopt.runtime.bundle import parse_bundle

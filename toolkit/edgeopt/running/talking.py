@@ -13,7 +13,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.recipes.texts.chat_template import ChatMessage
 from edgeopt.recipes.texts.conversation import ConversationReader
 from edgeopt.running.answers import RunResult
-from edgeopt.running.framing import template_of
+from edgeopt.running.prompt_turn import template_of
 from edgeopt.running.writing import find_language_model, open_decoder
 from edgeopt.runtime.decoding.batching.shared_model import parts_alone
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Piece

@@ -21,7 +21,7 @@ from edgeopt.errors import (
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.running.answers import RunResult
-from edgeopt.running.framing import PromptFrame, has_chat_template, template_of_prompt
+from edgeopt.running.prompt_turn import PromptTurn, has_chat_template, template_of_prompt
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Account, AnswerOptions, Generation, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
@@ -212,31 +212,31 @@ def write_answer(
         notes = list(opened.origin.notes)
         template = None if prompting.raw or prompting.images else template_of_prompt(recipe, file)
         mark = opened.images.marks.mark if opened.images is not None else ""
-        frame = PromptFrame(opened.tokenizer, opened.begin_tokens, template, system, mark=mark)
+        turn = PromptTurn(opened.tokenizer, opened.begin_tokens, template, system, mark=mark)
         if not prompting.images:
-            _require_room(frame, prompt, opened, asked.most_tokens, prompting.long)
+            _require_room(turn, prompt, opened, asked.most_tokens, prompting.long)
         try:
             if system:
-                prefix = opened.keep_prefix(frame.before, prompting.prefixes or prefix_folder())
+                prefix = opened.keep_prefix(turn.before, prompting.prefixes or prefix_folder())
                 notes += [Note(NoteKind.INFO, prefix.note)] if prefix.note else []
                 if count := prefix.computed_tokens:
                     text = f"{plural(count, 'token')} before the prompt computed, for later runs too"
                     notes.append(Note(NoteKind.INFO, text))
             if prompting.long == SUMMARISE:
-                whole = len(frame.tokens_of(prompt)) + opened.begins_with
+                whole = len(turn.tokens_of(prompt)) + opened.begins_with
                 if whole >= opened.context:
-                    bare = PromptFrame(opened.tokenizer, opened.begin_tokens, template, mark=mark)
-                    taken = opened.begins_with + len(frame.before) + len(frame.after)
+                    bare = PromptTurn(opened.tokenizer, opened.begin_tokens, template, mark=mark)
+                    taken = opened.begins_with + len(turn.before) + len(turn.after)
                     room = opened.context - taken - min(asked.most_tokens, (opened.context - taken) // 2)
                     heard = partial(tell, "summarise the prompt")
                     prompt, _ = summarised(opened, prompt, room, heard, (bare.before, bare.after))
-                    left = len(frame.tokens_of(prompt)) + opened.begins_with
+                    left = len(turn.tokens_of(prompt)) + opened.begins_with
                     notes.append(Note(NoteKind.INFO, f"the prompt of {whole} tokens is summarised to {left}"))
             long = Long.REFUSE if prompting.long == SUMMARISE else Long(prompting.long)
-            tokens = [] if prompting.images else frame.tokens_of(prompt)
-            keeps_turn = frame.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2
-            keep = len(tokens) if keeps_turn else len(frame.before)  # or a shift cuts the turn's end off
-            asked = replace(asked, long=long, keep=keep, keep_last=len(frame.after))
+            tokens = [] if prompting.images else turn.tokens_of(prompt)
+            keeps_turn = turn.after and asked.shifts and opened.begins_with + len(tokens) <= opened.context // 2
+            keep = len(tokens) if keeps_turn else len(turn.before)  # or a shift cuts the turn's end off
+            asked = replace(asked, long=long, keep=keep, keep_last=len(turn.after))
             if prompting.images:
                 answer = opened.generate(prompt, asked, prompting.images)
             else:
@@ -258,12 +258,12 @@ def write_answer(
     )
 
 
-def _require_room(frame: PromptFrame, prompt: str, opened: LanguageModel, most_tokens: int, long: str) -> None:
+def _require_room(turn: PromptTurn, prompt: str, opened: LanguageModel, most_tokens: int, long: str) -> None:
     """Raise where a prompt fills the context, and what stands around it leaves no room for any words."""
-    if opened.begins_with + len(frame.tokens_of(prompt)) < opened.context:
+    if opened.begins_with + len(turn.tokens_of(prompt)) < opened.context:
         return
     is_cut = long not in (Long.REFUSE, SUMMARISE)
-    taken = opened.begins_with + len(frame.before) + len(frame.after)
+    taken = opened.begins_with + len(turn.before) + len(turn.after)
     answer = min(most_tokens, opened.context // 2) if is_cut else 1
     if taken + answer >= opened.context:
         reserved = f", and {plural(answer, 'token')} are kept for the answer" if is_cut else ""

@@ -16,7 +16,7 @@ from edgeopt.runtime.decoding.prompt_plan import common_start
 _RAW = "add --raw (raw=True), and the model continues the text as it is"
 
 
-class PromptFrame:
+class PromptTurn:
     """The tokens around a prompt, and the reader of what stands between them."""
 
     def __init__(
@@ -28,7 +28,7 @@ class PromptFrame:
         *,
         mark: str = "",
     ) -> None:
-        """Find the frame.
+        """Find the tokens around a prompt.
 
         Args:
             tokenizer: Of the model.
@@ -61,7 +61,7 @@ class PromptFrame:
             self.after = first[len(first) - common_start(first[::-1], second[::-1]) :]
 
     def tokens_of(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt inside its frame.
+        """Return the tokens of a prompt inside its turn.
 
         Raises:
             EdgeoptError: If the template does not take it, or it holds what ends a turn.

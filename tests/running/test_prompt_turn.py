@@ -13,7 +13,7 @@ from seeing_models import write_exported
 from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyError
 from edgeopt.recipes.texts.chat_template import ChatTemplate
 from edgeopt.recipes.texts.tokens import read_tokens
-from edgeopt.running.framing import PromptFrame
+from edgeopt.running.prompt_turn import PromptTurn
 from edgeopt.running.writing import SUMMARISE, Prompting, WrittenResult, write_answer
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -76,11 +76,11 @@ def test_of_a_long_prompt_the_words_are_cut_and_never_the_turn(talker, long, sho
     prompt = "head " + "word " * 100 + "tail"
     cut, result = answered(talker, prompt, long=long, context=64)
     tokens = read_tokens(talker.with_name("tokenizer.json"))
-    frame = PromptFrame(tokens, [0], ChatTemplate(TEMPLATE, "here", {}))
-    whole = frame.tokens_of(prompt)
-    words, room = whole[len(frame.before) : -len(frame.after)], 64 - 12 - 1 - len(frame.before) - len(frame.after)
+    turn = PromptTurn(tokens, [0], ChatTemplate(TEMPLATE, "here", {}))
+    whole = turn.tokens_of(prompt)
+    words, room = whole[len(turn.before) : -len(turn.after)], 64 - 12 - 1 - len(turn.before) - len(turn.after)
     kept = {"head": words[-room:], "tail": words[:room], "middle": words[: room // 2] + words[room // 2 - room :]}
-    assert cut == continued(tokens.decode([*frame.before, *kept[long], *frame.after]))
+    assert cut == continued(tokens.decode([*turn.before, *kept[long], *turn.after]))
     assert result.account.cut_tokens == len(words) - room
     assert (shown in ("head", "both")) == ("head" in tokens.decode(kept[long]))
 
@@ -98,9 +98,9 @@ def test_words_that_end_a_turn_are_refused_in_one_line():
         def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
             return [ord(letter) for letter in text]
 
-    frame = PromptFrame(Marked(), [], ChatTemplate(TEMPLATE, "here", {}))
+    turn = PromptTurn(Marked(), [], ChatTemplate(TEMPLATE, "here", {}))
     with pytest.raises(EdgeoptError, match=r"the prompt holds '<\|end\|>', which ends or begins a turn") as caught:
-        frame.tokens_of("a<|end|>b")
+        turn.tokens_of("a<|end|>b")
     assert "--raw" in caught.value.remedy
 
 
@@ -145,15 +145,15 @@ def test_a_template_that_leaves_the_prompt_or_the_system_out_is_refused():
     tokens = read_tokens(TINY / "tokenizer.json")
     deaf = ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", "here", {})
     with pytest.raises(EdgeoptError, match="leaves the prompt out"):
-        PromptFrame(tokens, [0], deaf)
+        PromptTurn(tokens, [0], deaf)
     source = "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}{% endif %}{% endfor %}<|a|>"
     talks = ChatTemplate(source, "here", {})
-    assert PromptFrame(tokens, [0], talks).before
+    assert PromptTurn(tokens, [0], talks).before
     with pytest.raises(EdgeoptError, match="leaves out what the system says") as caught:
-        PromptFrame(tokens, [0], talks, "Answer in French.")
+        PromptTurn(tokens, [0], talks, "Answer in French.")
     assert "write it into the prompt, or add --raw" in caught.value.remedy
     default = "{% if messages[0].role != 'system' %}<|system|>Be brief.{% endif %}"
-    own = PromptFrame(tokens, [0], ChatTemplate(default + TEMPLATE, "here", {}), "Be brief.")
+    own = PromptTurn(tokens, [0], ChatTemplate(default + TEMPLATE, "here", {}), "Be brief.")
     assert "Be brief." in tokens.decode(own.before), "a text that the template itself would write is no lost one"
 
 
