@@ -18,6 +18,7 @@ from edgeopt.running.writing import SUMMARISE, Prompting, WrittenResult, write_a
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.serve.reader import PromptReader
 
 TINY = Path(__file__).parents[2] / "models" / "tiny_lm"
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}\n{% endfor %}<|assistant|>"
@@ -152,6 +153,8 @@ def test_a_template_that_leaves_the_prompt_or_the_system_out_is_refused():
     with pytest.raises(EdgeoptError, match="leaves out what the system says") as caught:
         PromptTurn(tokens, [0], talks, "Answer in French.")
     assert "write it into the prompt, or add --raw" in caught.value.remedy
+    with pytest.raises(EdgeoptError, match="leaves out what the system says"):
+        PromptReader(tokens, 64, [0], talks, "Answer in French.")
     default = "{% if messages[0].role != 'system' %}<|system|>Be brief.{% endif %}"
     own = PromptTurn(tokens, [0], ChatTemplate(default + TEMPLATE, "here", {}), "Be brief.")
     assert "Be brief." in tokens.decode(own.before), "a text that the template itself would write is no lost one"

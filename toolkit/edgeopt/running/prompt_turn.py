@@ -50,13 +50,7 @@ class PromptTurn:
             first, second = (self.tokens_of(prompt) for prompt in UNLIKE_WORDS)
             if first == second:
                 raise EdgeoptError("the model's chat template leaves the prompt out", remedy=_RAW)
-            if system:  # beside a longer one, as a template may write a text of its own where there is none
-                longer = ConversationReader(tokenizer, begin, template, system + UNLIKE_WORDS[0], mark=mark)
-                if first == longer.tokens_of((ChatMessage("user", UNLIKE_WORDS[0]),)):
-                    raise EdgeoptError(
-                        "the model's chat template leaves out what the system says",
-                        remedy=f"write it into the prompt, or {_RAW}",
-                    )
+            self._reader.require_system(f"write it into the prompt, or {_RAW}")
             self.before = first[: common_start(first, second)]
             self.after = first[len(first) - common_start(first[::-1], second[::-1]) :]
 

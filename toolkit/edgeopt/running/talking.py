@@ -91,6 +91,7 @@ def talk(
         template = template_of(recipe, file)
         mark = opened.images.marks.mark if opened.images is not None else ""  # whose templates take turns in parts
         reader = ConversationReader(opened.tokenizer, recipe.generation.begin, template, system, mark=mark)
+        reader.require_system("write it into your first words")
         # an answer that is cut off before its first token ends behind a part of its prompt
         parts = options.chunk_tokens or parts_alone(opened)
         options = replace(options, stop=(*options.stop, *reader.stop), chunk_tokens=parts)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.texts.chat_template import (
     PLAIN_STOP,
     ChatMessage,
@@ -69,6 +71,27 @@ class ConversationReader:
     def has_template(self) -> bool:
         """Whether the model came with a template."""
         return self._template is not None
+
+    def require_system(self, remedy: str) -> None:
+        """Raise where the model's template leaves out the text of the system that was passed.
+
+        A longer text is written beside it, as a template may write one of its own where there is none. A template that
+        refuses such a turn says so itself when a conversation is written.
+
+        Args:
+            remedy: What to do.
+
+        Raises:
+            EdgeoptError: If both texts make the same tokens.
+        """
+        if not self._system or self._template is None:
+            return
+        text = self._system + UNLIKE_WORDS[0]
+        longer = ConversationReader(self._tokenizer, self._begin, self._template, text, mark=self._mark)
+        words = (ChatMessage("user", UNLIKE_WORDS[0]),)
+        with suppress(ConversationError):
+            if self.tokens_of(words) == longer.tokens_of(words):
+                raise EdgeoptError("the model's chat template leaves out what the system says", remedy=remedy)
 
     def text_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return a conversation as the text that an answer goes on behind.

@@ -44,6 +44,7 @@ class PromptReader:
         self._tokenizer, self._context, self._begin = tokenizer, context, list(begin)
         mark = marks.mark if marks else ""
         self._conversations = ConversationReader(tokenizer, begin, template, system, mark=mark)
+        self._conversations.require_system("leave it out; a client can write it into the user's first words")
         self._longest = max((len(tokenizer.token_bytes(other)) for other in range(tokenizer.size)), default=1)
         self._largest = max(tokenizer.size - 1, *tokenizer.special.values(), 0)
         self._turn, self._system = Lock(), system
