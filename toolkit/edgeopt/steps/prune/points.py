@@ -100,7 +100,7 @@ class PruneSearch:
     ends_at_s: float = math.inf
     """Second of the monotonic clock at which the points so far are all; without a ranking by then there are none."""
     cut: Note = _CUT
-    """What is said of a search that `ends_at_s` ended."""
+    """Note for a search that `ends_at_s` ended."""
     device: str = ""
     """The device that is not here and whose times the costs predict; empty: nothing does."""
 
