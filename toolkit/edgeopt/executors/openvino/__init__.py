@@ -398,7 +398,7 @@ def spec_of(port: Any) -> TensorSpec:
     name = name if name in port.get_names() else port.any_name
     dtype = np.dtype(port.element_type.to_dtype())
     if dtype.kind == "S":
-        remedy = "choose a target of another engine, such as --target cpu"
+        remedy = "ONNX Runtime takes texts: --target cpu tries it too"
         raise UnsupportedError(f"OpenVINO is given numbers, and {name!r} holds texts", remedy=remedy)
     return TensorSpec(name, str(dtype), shape, is_unranked=is_unranked)
 
