@@ -11,11 +11,11 @@ from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.device_forms import offer_forms
+from edgeopt.optimization.candidates.failing_part import told_where_it_fails
 from edgeopt.optimization.candidates.other_engines import offer_engines
 from edgeopt.optimization.candidates.rival_forms import Rival, going_on, within_share
 from edgeopt.optimization.candidates.rivals import offer_rivals
 from edgeopt.optimization.candidates.scoring import add_candidate
-from edgeopt.optimization.candidates.told import told_where_it_fails
 from edgeopt.optimization.expected_progress import FORMS, expected_parts
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk, stored_candidates
 from edgeopt.optimization.run import Run

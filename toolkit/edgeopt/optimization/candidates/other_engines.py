@@ -11,10 +11,10 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.turns.calls import call_of, compare_calls
 from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.failing_part import told_where_it_fails
 from edgeopt.optimization.candidates.heavy_engines import is_tried, within_its_time
 from edgeopt.optimization.candidates.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.optimization.candidates.scoring import add_candidate
-from edgeopt.optimization.candidates.told import told_where_it_fails
 from edgeopt.optimization.folder.resume import finished_candidates, made_none, outcome_on_disk
 from edgeopt.optimization.plan import all_steps
 from edgeopt.optimization.run import Run
@@ -256,9 +256,7 @@ def _offer(
             try:
                 made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
             except EdgeoptError as error:
-                # a further engine is one of several: its remedy is another target, which was not asked for
-                remedy = error.remedy if engine is run.context.engine else ""
-                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", remedy))
+                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
                 break
         else:
             run.workspace.finish(name, [candidate.file for candidate in made])

@@ -164,8 +164,8 @@ class Stream:
             degrade = None  # no frame of a file comes too fast
         self._watch: DriftWatch | None = getattr(runtime, "drift_watch", None)
         self._unwatch = self._watch.listen(self._hear_drift) if self._watch else None
-        self._course = LevelChoice(self._desk, runtime, degrade, self._budget_ns)
-        self._server = FrameServer(self._desk, self._course.rung, round(hang_s * 1e9))
+        self._level_choice = LevelChoice(self._desk, runtime, degrade, self._budget_ns)
+        self._server = FrameServer(self._desk, self._level_choice.rung, round(hang_s * 1e9))
         is_whole = isinstance(runtime, Pipeline)  # nothing of it runs before execute
         self._trial = Trial() if pipelined is None and not is_whole else None
         self._pipelined = pipelined and not is_whole
@@ -230,7 +230,7 @@ class Stream:
             self._desk.tell(EventKind.LEFT_BEHIND, "the source is still in a read that does not return")
         if not self._server.join(_JOIN_S):
             self._desk.tell(EventKind.LEFT_BEHIND, "the model is still in a call that does not return")
-        self._course.close()
+        self._level_choice.close()
         if self._unwatch is not None:
             self._unwatch()
 
@@ -368,7 +368,7 @@ class Stream:
                     periods = f"{outcome.serial_period_ms:.1f} ms to {outcome.pipelined_period_ms:.1f} ms a frame"
                     reason = f"stages overlap: {periods}, {outcome.added_age_ms:+.1f} ms of age"
                     self._desk.tell(EventKind.PIPELINING, reason)
-            rung = self._course.record(served.rung, timing)
+            rung = self._level_choice.record(served.rung, timing)
             if rung is not self._server.rung and self._trial is not None and not self._trial.is_over:
                 self._trial = Trial()  # two levels cannot be compared
                 self._server.pipeline(on=False)

@@ -46,7 +46,7 @@ class PictureRoute:
         `decoding` is that of the model's task: a picture is decoded before the model is opened for it.
         """
         self._model, self._holder, self._limits, self._decoding = model, holder, limits, decoding
-        self._tally, self._tracer, self._line = tally, tracer, RequestQueue(limits, tally)
+        self._tally, self._tracer, self._queue = tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-frame")
         self._large, self._large_waiting = asyncio.Semaphore(1), 0
 
@@ -93,7 +93,7 @@ class PictureRoute:
             RefusedError: As `RequestQueue.enter`.
         """
         if not is_large:
-            return await self._line.enter(end_s)
+            return await self._queue.enter(end_s)
         begun_ns = perf_counter_ns()
         if self._large_waiting >= min(_MOST_LARGE_WAITING, self._limits.waiting):
             text = f"{self._large_waiting} large pictures wait already; ask again later, or send a smaller one"
@@ -108,14 +108,14 @@ class PictureRoute:
         finally:
             self._large_waiting -= 1
         try:
-            await self._line.enter(end_s)
+            await self._queue.enter(end_s)
         except BaseException:
             self._large.release()
             raise
         return perf_counter_ns() - begun_ns
 
     def _over(self, done: asyncio.Future[Any], *, is_large: bool) -> None:
-        self._line.leave()
+        self._queue.leave()
         if is_large:
             self._large.release()
         if not done.cancelled():

@@ -141,7 +141,7 @@ class Sounds:
         self._model, self._holder, self._files, self._limits = model, holder, files, limits
         self._voice = voice
         self._rate_hz, self._translates = files.audio.rate_hz, bool(files.speech.tasks)
-        self._tally, self._tracer, self._line = tally, tracer, RequestQueue(limits, tally)
+        self._tally, self._tracer, self._queue = tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-sound")
         self._running = WeakSet[AnswerWriting]()
 
@@ -172,10 +172,10 @@ class Sounds:
         read = partial(read_speech_request, translates=translates, skips_silence=self._voice is not None)
         wanted = read(fields, self._model, self._files, self._limits)
         sound = await asyncio.to_thread(self._read, data)
-        queue_ns = await while_there(request, self._line.enter(end_s))
+        queue_ns = await while_there(request, self._queue.enter(end_s))
         hearing = _Hearing(self._holder, wanted, sound, end_s, self._voice)
         self._running.add(hearing.writing)
-        hearing.writing.start(self._threads, self._line.leave)
+        hearing.writing.start(self._threads, self._queue.leave)
         headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
         if wanted.streams:
             headers |= {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx passes each event on at once

@@ -68,7 +68,7 @@ class TextReading:
     def __init__(self, holder: Holder[TextModel], limits: Limits, tally: Tally, tracer: SpanTracer) -> None:
         """Take the model; `tally` has the stage `queue` and those of the model."""
         self.limits = limits
-        self._holder, self._tally, self._tracer, self._line = holder, tally, tracer, RequestQueue(limits, tally)
+        self._holder, self._tally, self._tracer, self._queue = holder, tally, tracer, RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-texts")
 
     @property
@@ -87,7 +87,7 @@ class TextReading:
             RefusedError: If a text is too long, or they were not read in time.
             GoneError: If the client went away.
         """
-        queue_ns = await while_there(request, self._line.enter(end_s))
+        queue_ns = await while_there(request, self._queue.enter(end_s))
         is_over = Event()
         done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, wanted, is_over, queue_ns)
         done.add_done_callback(self._leave)
@@ -105,7 +105,7 @@ class TextReading:
         return read
 
     def _leave(self, done: asyncio.Future[Any]) -> None:
-        self._line.leave()
+        self._queue.leave()
         if not done.cancelled():
             done.exception()  # heard, whether or not somebody still waits for it
 

@@ -67,7 +67,7 @@ class TextRoutes(Generic[W]):
         """Take the model and what it is asked with."""
         self._model, self._holder, self._reader = model, holder, reader
         self._limits, self._tally, self._tracer = limits, tally, tracer
-        self._line = RequestQueue(limits, tally)
+        self._queue = RequestQueue(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-answer")
         self._conversations = ThreadPoolExecutor(1, thread_name_prefix="edgeopt-conversation")
         self._running = WeakSet[AnswerWriting]()
@@ -113,7 +113,7 @@ class TextRoutes(Generic[W]):
             yield from choice.scores.told(compute)
         finally:
             with suppress(RuntimeError):  # the server was ended by force: nobody waits
-                choice.loop.call_soon_threadsafe(self._line.scored, choice)
+                choice.loop.call_soon_threadsafe(self._queue.scored, choice)
 
     def _echo(self, choice: AnswerChoice, odds: Callable[[], Scoring] | None) -> Echo:
         """Return how the prompt of a choice is repeated: without what the server puts before it."""
@@ -159,13 +159,13 @@ class TextRoutes(Generic[W]):
             grammar = grammar_of(wanted.calls, style, self._reader.special)
             asked = replace(asked, grammar=grammar, shows=shown_marks(style))
         is_scored = wanted.echoes and asked.logprobs is not None
-        choice.queue_ns = await self._line.enter(end_s, wanted.priority, choice if is_scored else None)
+        choice.queue_ns = await self._queue.enter(end_s, wanted.priority, choice if is_scored else None)
         writing = AnswerWriting(partial(self._begin, choice, asked), end_s)
         self._running.add(writing)
 
         def leave() -> None:
-            self._line.scored(choice)
-            self._line.leave()
+            self._queue.scored(choice)
+            self._queue.leave()
 
         writing.start(self._threads, leave)
         choice.writing = writing
@@ -221,7 +221,7 @@ class TextRoutes(Generic[W]):
     def look_ahead(self, choice: AnswerChoice) -> None:
         """Let the model compute what the next prompt of a conversation begins with, while nobody asks."""
         wanted = choice.wanted
-        if not (self._limits.looks_ahead and wanted.messages and not wanted.calls and self._line.is_quiet):
+        if not (self._limits.looks_ahead and wanted.messages and not wanted.calls and self._queue.is_quiet):
             return
         with suppress(RuntimeError):  # the server ends
             self._conversations.submit(self._expect, wanted, "".join(choice.said), choice.tokens)
