@@ -34,6 +34,8 @@ EXIT_OF: Mapping[str, int] = {
     "INVALID": EXIT_NOISY,
 }
 """The exit code of each verdict, of every command."""
+ELSEWHERE = "another engine may run it: --target cpu tries each that is installed"
+"""Remedy where an engine, or what writes its files, does not take a model; true for who named that target too."""
 DONE = "DONE"
 """The verdict of a command that judged nothing."""
 WORD_OF: Mapping[int, str] = {code: word for word, code in reversed(tuple(EXIT_OF.items()))}

@@ -5,14 +5,13 @@ The child is started when it is first needed, serves all models that follow, and
 
 from __future__ import annotations
 
-from edgeopt.errors import MissingDependencyError, UnsupportedError
+from edgeopt.errors import ELSEWHERE, MissingDependencyError, UnsupportedError
 from edgeopt.executors._child import abort_in
 from edgeopt.system.declared.optional import how_to_install
 from edgeopt.system.processes.messages import Message
 from edgeopt.system.processes.time_limit import require_time, time_left_s
 from edgeopt.system.processes.worker import Worker, WorkerDeathError, python_worker
 
-ELSEWHERE = "choose a target of another engine, such as --target cpu"
 """Remedy for a model that an engine does not take."""
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import (
+    ELSEWHERE,
     InvalidFileError,
     Missing,
     MissingDependencyError,
@@ -29,7 +30,7 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.executors.executorch.file import BEGINS, ELSEWHERE, METHOD, is_program, read_facts
+from edgeopt.executors.executorch.file import BEGINS, METHOD, is_program, read_facts
 from edgeopt.graph.files.outside import Outside
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, how_to_install

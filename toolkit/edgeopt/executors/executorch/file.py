@@ -18,7 +18,6 @@ METHOD = "edgeopt"
 _IDENTIFIER, _AT = b"ET12", 4
 """Identifier of every `.pte` file, and its offset in bytes."""
 BEGINS = _AT + len(_IDENTIFIER)
-ELSEWHERE = "choose a target of another engine, such as --target cpu"
 """Remedy for a model that the engine does not take."""
 
 

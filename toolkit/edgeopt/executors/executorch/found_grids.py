@@ -15,11 +15,10 @@ import torch
 import torch.ao.quantization.fx._decomposed  # it registers the ops used below
 from torch.nn import functional
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import ELSEWHERE, UnsupportedError
 from edgeopt.executors._conversion.found_grids import TABLES, FoundProduct, found_product
 from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.plan import NodeStep
-from edgeopt.executors.executorch.file import ELSEWHERE
 from edgeopt.graph.graph import Graph
 
 _GRID, _PRODUCT = "DynamicQuantizeLinear", "com.microsoft.MatMulIntegerToFloat"

@@ -16,13 +16,13 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import ELSEWHERE, InvalidFileError, UnsupportedError
 from edgeopt.executors._conversion.folding import fold, join_gelus
 from edgeopt.executors._conversion.found_grids import FoundProduct
 from edgeopt.executors._torch.ops import known_ops
 from edgeopt.executors._torch.ops._node import node_of, op_name, tensor_of
 from edgeopt.executors._torch.plan import ComputationPlan, NodeStep, run, try_out
-from edgeopt.executors.executorch.file import ELSEWHERE, METHOD
+from edgeopt.executors.executorch.file import METHOD
 from edgeopt.executors.executorch.found_grids import OPS as FOUND_GRIDS
 from edgeopt.executors.executorch.found_grids import found_products
 from edgeopt.executors.executorch.quantized import for_xnnpack

@@ -15,12 +15,11 @@ import torch
 import torch.ao.quantization.fx._decomposed  # it registers the ops used below
 from torch.nn import functional
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import ELSEWHERE, UnsupportedError
 from edgeopt.executors._conversion.found_grids import FoundProduct
 from edgeopt.executors._torch.ops._node import Compute, Node
 from edgeopt.executors._torch.ops.convolution import convolved
 from edgeopt.executors._torch.plan import NodeStep
-from edgeopt.executors.executorch.file import ELSEWHERE
 from edgeopt.executors.executorch.found_grids import with_found_grids
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")

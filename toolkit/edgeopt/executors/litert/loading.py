@@ -8,13 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import ELSEWHERE, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.system.declared.optional import require
 from edgeopt.system.processes.quiet import quiet_natives
 
 PURPOSE = "running a model by LiteRT"
-ELSEWHERE = "choose a target of another engine, such as --target cpu"
 _FORCE_FP16 = 1 << 2
 """`TFLITE_XNNPACK_DELEGATE_FLAG_FORCE_FP16` of XNNPACK's delegate: floats are stored and computed in 16 bits inside."""
 _SIGNATURE = "serving_default"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import (
+    ELSEWHERE,
     InvalidFileError,
     Missing,
     MissingDependencyError,
@@ -27,7 +28,7 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
-from edgeopt.executors.mnn.file import ELSEWHERE, ENDS, SUFFIX, MnnFile, is_mnn, read_mnn_file
+from edgeopt.executors.mnn.file import ENDS, SUFFIX, MnnFile, is_mnn, read_mnn_file
 from edgeopt.graph.tensors import Tensors, require_names
 from edgeopt.system.declared.optional import NOT_INSTALLED, require
 from edgeopt.system.disk.files import write_beside

@@ -24,7 +24,6 @@ RESULTS = frozenset({"float32", "int32", "int64"})
 """Types of outputs; every input is float32."""
 _MOST_DIMENSIONS = 64
 """Dimensions of an input or an output; NumPy has no more."""
-ELSEWHERE = "choose a target of another engine, such as --target cpu"
 """Remedy for a model that the engine does not take."""
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.errors import ELSEWHERE, InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors._held import HeldSession
@@ -311,7 +311,7 @@ def _require_done(code: int, name: str) -> None:
     if code:
         raise UnsupportedError(
             f"ncnn does not run the model: it ends with {code} at {name!r}",
-            remedy="choose a target of another engine, such as --target cpu",
+            remedy=ELSEWHERE,
         )
 
 
@@ -392,7 +392,7 @@ def _load(net: Any, file: NcnnFile) -> None:
     if code:
         raise InvalidFileError(
             f"ncnn does not load the network: it ends with {code}",
-            remedy="choose a target of another engine, such as --target cpu",
+            remedy=ELSEWHERE,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import ELSEWHERE, UnsupportedError
 from edgeopt.executors._conversion.reading import GraphReader
 from edgeopt.executors.litert.conversion.network import Grid, TfliteNetwork, TfliteOperator
 from edgeopt.graph.graph import Graph, Node, Value, attribute
@@ -57,7 +57,7 @@ class TfliteConversion(GraphReader):
     """A graph on its way into a network."""
 
     engine: ClassVar[str] = "LiteRT"
-    remedy: ClassVar[str] = "choose a target of another engine, such as --target cpu"
+    remedy: ClassVar[str] = ELSEWHERE
 
     def __init__(self, graph: Graph, *, pictures_last: bool) -> None:
         """Add the inputs.

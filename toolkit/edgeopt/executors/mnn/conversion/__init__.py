@@ -12,13 +12,13 @@ from typing import Any
 
 from onnx import version_converter
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import ELSEWHERE, InvalidFileError, UnsupportedError
 from edgeopt.executors._conversion.folding import fold, join_gelus
 from edgeopt.executors._conversion.integer_ops import split_integer_ops
 from edgeopt.executors.mnn.conversion.converter import converted_network
 from edgeopt.executors.mnn.conversion.ops import FLOATS, known_ops, other_types
 from edgeopt.executors.mnn.conversion.rewriting import MnnGraph
-from edgeopt.executors.mnn.file import ELSEWHERE, RESULTS, MnnFile
+from edgeopt.executors.mnn.file import RESULTS, MnnFile
 from edgeopt.graph.graph import Graph, Node, op_name
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import TensorSpec

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import onnx
 
-from edgeopt.errors import UnavailableError, UnsupportedError
-from edgeopt.executors._conversion.child import ELSEWHERE, ConversionChild
+from edgeopt.errors import ELSEWHERE, UnavailableError, UnsupportedError
+from edgeopt.executors._conversion.child import ConversionChild
 from edgeopt.graph.model import Model
 from edgeopt.system.processes.messages import Message
 from edgeopt.system.processes.worker import close_at_exit

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import ELSEWHERE, UnsupportedError
 from edgeopt.executors._conversion.reading import GraphReader
-from edgeopt.executors.mnn.file import ELSEWHERE
 from edgeopt.graph.graph import Node, Value
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import ELSEWHERE, UnsupportedError
 from edgeopt.executors._conversion.reading import GraphReader
 from edgeopt.executors.ncnn.conversion.network import NcnnLayer, NcnnNetwork, Parameter, Weight, readers_of
 from edgeopt.executors.ncnn.file import MAKES_MEMORY, PICTURE_CHANNELS, WEIGHTED
@@ -45,7 +45,7 @@ class Conversion(GraphReader):
     """A graph on its way into a network."""
 
     engine: ClassVar[str] = "ncnn"
-    remedy: ClassVar[str] = "choose a target of another engine, such as --target cpu"
+    remedy: ClassVar[str] = ELSEWHERE
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
