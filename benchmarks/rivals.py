@@ -101,12 +101,13 @@ def model_of(work: Path, shape: str, bits: int) -> Path:
     """Return the ONNX file of a shape at so many bits, with its recipe, which names the folder of its weights."""
     place = work / f"{shape}-{bits}-bits"
     file = place / "model.onnx"
+    weights = work / f"{shape}-weights"
+    write = WRITERS[shape]
+    if write and not weights.is_dir():  # files for the rivals are written of it: the same numbers each time
+        write(weights)
     if file.is_file():
         return file
-    write = WRITERS[shape]
     if bits == 16 and write:
-        weights = work / f"{shape}-weights"
-        write(weights)
         export(f"hf:{weights}", out=file)
     elif bits == 16:
         shutil.copytree(SHIPPED, place, dirs_exist_ok=True)

@@ -226,6 +226,11 @@ def test_parts_end_in_their_order_and_without_a_limit_none_does():
     ends_s = [10.0, 25.0, 40.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
     assert [shares.end_s(one) for one in TimeShare] == ends_s
     assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in TimeShare)
+    for rounds_s, proofs_s, wanted_s in ((5.0, 10.0, [82.0, 87.0]), (60.0, 30.0, [pytest.approx(55.0), 67.0])):
+        shares.keep(rounds_s, proofs_s)
+        assert [shares.end_s(one) for one in (TimeShare.FORMS, TimeShare.ROUNDS)] == wanted_s
+    others = [one for one in TimeShare if one not in (TimeShare.FORMS, TimeShare.ROUNDS)]
+    assert [shares.end_s(one) for one in others] == [10.0, 25.0, 40.0, 75.0, 97.0, 105.0]
     late = TimeShares(1.0, Silence(), began_s=monotonic() - 10)
     with late.part(TimeShare.FORMS, "no form was made"):
         require_time()

@@ -34,6 +34,7 @@ from edgeopt.executors.onnxruntime.providers import (
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.graph.files.outside import Outside
+from edgeopt.graph.files.table_views import with_table_views
 from edgeopt.system.declared.optional import require
 from edgeopt.system.disk.links import leads_elsewhere
 from edgeopt.system.machine.affinity import held_processors, intervals
@@ -186,6 +187,8 @@ class OnnxRuntime(Executor):
         cores = held_processors(options.cores, options.threads)
         made = _session_options(ort, options, {**pool_affinities(cores, options.threads), **entries})
         source = _reachable(source)
+        if not memory_of(options.providers):
+            source = with_table_views(source)
         weights = with_weights(made, source)
         if isinstance(source, Outside) and not memory_of(options.providers):
             require_bytes(sum(file.stat().st_size for file in source.files), "weights", "close other programs")

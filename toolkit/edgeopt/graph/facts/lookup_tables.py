@@ -31,7 +31,7 @@ def outside_tables(data: mmap.mmap | bytes) -> list[Constant]:
         names = set[bytes]()
         for number, begin, end in spans:
             if number == _NODE and b"Gather" in data[begin:end]:
-                names |= _tables_of(data, begin, end)
+                names |= tables_of(data, begin, end)
         tables = list[Constant]()
         for number, begin, end in spans:
             if number != INITIALIZER or end - begin > _MOST_BYTES:
@@ -43,7 +43,7 @@ def outside_tables(data: mmap.mmap | bytes) -> list[Constant]:
     return [table for table in tables if table.file and table.name.encode() in names]
 
 
-def _tables_of(data: mmap.mmap | bytes, begin: int, end: int) -> set[bytes]:
+def tables_of(data: mmap.mmap | bytes, begin: int, end: int) -> set[bytes]:
     """Return the names of the tables that a node looks up rows in."""
     inputs, op = list[bytes](), b""
     for number, _, first, last in fields_of(data, begin, end):

@@ -31,6 +31,7 @@ from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewh
 from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.options import LanguageOptions
+from edgeopt.optimization.generation.proof import MOST_PROVEN, process_of_s
 from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
 from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
@@ -174,7 +175,18 @@ def _contest(run: WriterRun, original: LanguageModel, texts: TokenWindows, image
     if contest.left_windows:
         text = f"{len(contest.windows)} of {plural(len(texts.windows), 'window')}"
         shares.warn(f"{text} of {len(texts.windows[0]):,} tokens judge")
+    if shares.limit_s is not None:
+        _keep_time(contest, options, shares)
     return contest
+
+
+def _keep_time(contest: FormContest, options: LanguageOptions, shares: TimeShares) -> None:
+    """Keep as much of a time limit as timing and proving take, by an answer of the original; no form is as slow."""
+    with limited(shares.end_s(TimeShare.FORMS)), suppress(OutOfTime):
+        require_time(contest.window_s)
+        answer_s = contest.times_of_original((), is_hurried=True).median_ms("answer") / 1000
+        proofs_s = MOST_PROVEN * options.processes * process_of_s(2 * answer_s)
+        shares.keep(contest.seconds, proofs_s + contest.seconds / _SHARE)
 
 
 def _too_little_time(options: LanguageOptions, tokens: int, opened_s: float, windows_s: float) -> EdgeoptError:

@@ -99,7 +99,7 @@ class LanguageOptions:
     time_limit_s: float | None = option(
         None, "Time for the whole command, such as 5m.", "--time-limit", group=LENGTH, syntax=Syntax.SECONDS
     )
-    """Until forms are made, judged and proven; of 1.5 times this and a few seconds all is written."""
+    """Until forms are made, judged and proven; within 1.1 times this and a few answers all is written."""
 
     @property
     def max_rise(self) -> float:

@@ -22,7 +22,7 @@ from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import recipe_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
-_MOST_PROVEN = 2
+MOST_PROVEN = 2
 """Forms that are proven one after the other, where the first is not."""
 _FEWEST = 2
 """Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
@@ -121,7 +121,7 @@ def prove(
         shares: What is left of the time; hears why it ended early.
     """
     language_forms, proven, listener = list(forms), set[str](), shares.listener
-    for _ in range(_MOST_PROVEN):
+    for _ in range(MOST_PROVEN):
         name = choose_form(language_forms, budget)
         if name in ORIGINALS and shares.is_late:
             name = _most_promising(language_forms)  # its rounds were cut short: processes prove what they could not

@@ -47,10 +47,24 @@ class TimeShares:
     """Whether Ctrl-C ended it."""
     is_late: bool = False
     """Whether a part was not finished in its share."""
+    _kept_s: dict[TimeShare, float] = field(default_factory=dict)
+    """Seconds that what follows a part takes, where they are known."""
 
     def end_s(self, share: TimeShare) -> float:
-        """Return when a part ends, on the monotonic clock."""
-        return math.inf if self.limit_s is None else self.began_s + share.value * self.limit_s
+        """Return when a part ends, on the monotonic clock: later than its share, where what follows takes less."""
+        if self.limit_s is None:
+            return math.inf
+        last_s = TimeShare.PROVEN.value * self.limit_s - self._kept_s.get(share, math.inf)
+        return self.began_s + max(share.value * self.limit_s, last_s)
+
+    def keep(self, rounds_s: float, proofs_s: float) -> None:
+        """Leave the making of forms what timing and proving them do not take, where that is more than its share.
+
+        Args:
+            rounds_s: Seconds for which the fastest are timed.
+            proofs_s: Seconds that fresh processes take at most, and what follows them.
+        """
+        self._kept_s = {TimeShare.FORMS: rounds_s + proofs_s, TimeShare.ROUNDS: proofs_s}
 
     @property
     def spent_s(self) -> float:
@@ -65,7 +79,7 @@ class TimeShares:
         """Tell of the limit before work begins."""
         if self.limit_s is not None:
             whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.FORMS.value))
-            self.listener.say(f"time limit {whole}: forms are made for {forms} at most, then timed and proven")
+            self.listener.say(f"time limit {whole}: forms are made for {forms} or longer, then timed and proven")
 
     def say_here(self, address: str) -> None:
         """Tell before work begins that forms are made here for another machine, and of the limit."""

@@ -16,8 +16,10 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Blocks, k_quant
 from edgeopt.steps.convert.experts import with_experts
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
+from edgeopt.steps.convert.loud_inputs import loud_products
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.shortlist import make_shortlist, tied_head
+from edgeopt.steps.convert.smoothing import smooth_inputs
 from edgeopt.steps.convert.weight_only import BLOCK, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
@@ -104,6 +106,21 @@ def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[DecoderMater
     return make
 
 
+def _quiet_on_integers(material: DecoderMaterial) -> Outcome:
+    """Put products on integers whose inputs, smoothed, are not too loud for one grid; the rest in blocks of 8 bits.
+
+    Blocks round what they read token by token, so that a loud one leaves the others as they are.
+    """
+    inputs = material.product_inputs(material.model)
+    if not loud_products(material.model, inputs):
+        return Outcome(material.model, {})
+    smooth = smooth_inputs(material.model, inputs)
+    loud = loud_products(smooth.model, material.product_inputs(smooth.model) if smooth.changes else inputs)
+    made = make_dynamic(smooth.model, material.target.rules_here, loud)
+    rest = make_weight_only(made.model, 8, EIGHT_BITS_BLOCK, tables=True)  # what is in float still
+    return Outcome(rest.model, {**smooth.changes, **made.changes, **rest.changes}) if made.changes else made
+
+
 def _eight_bits(material: DecoderMaterial) -> Outcome:
     return make_weight_only(material.model, 8, EIGHT_BITS_BLOCK, tables=True)
 
@@ -185,6 +202,12 @@ FORMS = (
         _eight_bits_in_parts(_NARROW, _VERY_WIDE),
         left_out="no layer has more than 512 neurons and 16 times its inputs",
     ),
+    MatrixForm(
+        "w8a8+mixed",
+        "w8a8 of smoothed inputs, what reads loud tokens as in w8",
+        _quiet_on_integers,
+        left_out="no product reads loud tokens, or all of them do",
+    ),
     MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
     MatrixForm("w4", "blocks of 32 of 4 bits, fitted to the calibration text", _four_bits),
     MatrixForm("w4+head", "w4, but the head in 8 bits", _wide_head(BLOCK)),
@@ -201,4 +224,4 @@ FORMS = (
         _wide_head(WIDE_BLOCK, mixed=True),
     ),
 )
-"""The first three are at their best with many tokens at once (long prompts), the others with one (long answers)."""
+"""The first four are at their best with many tokens at once (long prompts), the others with one (long answers)."""

@@ -21,6 +21,7 @@ from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.kv_cache import cache_ranges
+from edgeopt.steps.convert.loud_inputs import ProductInput, product_inputs_of
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.system.declared.target import Target
 
@@ -62,6 +63,20 @@ class DecoderMaterial:
     def cache_ranges(self) -> Mapping[str, NDArray[np.float32]]:
         """The largest number of each channel of the cache, on the whole calibration text."""
         return cache_ranges(self.model, self.windows, threads=self.threads, free_head=self.free_head)
+
+    def product_inputs(self, model: Model) -> dict[str, ProductInput]:
+        """Return what products read on the calibration text, by the names of tensors.
+
+        Args:
+            model: That of the material, or one that is made of it.
+        """
+        return product_inputs_of(
+            model,
+            self.windows,
+            threads=self.threads,
+            free_head=self.free_head,
+            tell=lambda done, of: self.listener.progress("look for loud tokens", done, of),
+        )
 
     def sensitive(self, bits: int, block: int) -> tuple[str, ...]:
         """Return the nodes that make up half of what all matrices but the head lose in blocks, or more.

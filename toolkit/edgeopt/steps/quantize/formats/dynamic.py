@@ -7,7 +7,7 @@ Source: ONNX DynamicQuantizeLinear-11; com.microsoft.MatMulIntegerToFloat of ONN
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from edgeopt.graph.facts.mixtures import routers
 from edgeopt.graph.graph import Graph, Value
@@ -20,19 +20,20 @@ from edgeopt.steps.quantize.scheme import Scheme
 from edgeopt.system.declared.target import Int8Rules
 
 
-def make_dynamic(model: Model, rules: Int8Rules) -> Outcome:
+def make_dynamic(model: Model, rules: Int8Rules, left_out: Collection[str] = ()) -> Outcome:
     """Return the model with all products of constant matrices on integers, but for those that choose experts.
 
     Args:
         model: A float model, opset 11 or later.
         rules: How weights are stored.
+        left_out: Names of products that stay as they are.
 
     Raises:
         UnsupportedError: If a weight is NaN or infinite.
     """
     graph = Graph.from_model(model)
     exact = routers(graph)
-    products = [node for node in plain_products(graph) if node not in exact]
+    products = [node for node in plain_products(graph) if node not in exact and node.name not in left_out]
     require_finite_weights(products, graph)
     changes = place_dynamic(graph, Scheme(frozenset(key(node) for node in products), {}, rules))
     return Outcome(graph.to_model(), changes)
