@@ -13,7 +13,7 @@ from fixture_bundles import packed, reseal
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.executors import SessionOptions, arithmetic
-from edgeopt.executors.openvino import EXECUTOR, _require_taken
+from edgeopt.executors.openvino import EXECUTOR, _require_taken, sentence_of
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
@@ -177,3 +177,29 @@ def test_the_shipped_profiles_set_properties_that_may_be_set():
     for name in ("openvino-cpu", "intel-npu"):
         profile = find_target(name)
         _require_taken(SessionOptions(profile.providers, 1, profile.options))
+
+
+def test_of_ops_that_openvino_refuses_the_cause_is_told_not_what_follows():
+    said = """Exception from src/inference/src/cpp/core.cpp:84:
+Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp:151:
+FrontEnd API failed with OpConversionFailure:
+Model wasn't fully converted. Failed operations detailed log:
+-- ReduceMean-21 with a message:
+Check '(supported_types.find(type) != supported_types.end())' failed at src/op/reduce.cpp:134:
+While validating ONNX node '<Node(ReduceMean): layer.0.normal.mean>':
+Unsupported input type dynamic
+
+-- com.microsoft.GatherBlockQuantized with a message:
+Check '(ov::as_type<v0::Constant>(data.get_node()) != nullptr)' failed at gather_block_quantized.cpp:52:
+While validating ONNX node '<Node(GatherBlockQuantized): embedded>':
+GatherBlockQuantized: 'data' must be a constant
+
+Summary:
+-- Conversion is failed for: ReduceMean-21, com.microsoft.GatherBlockQuantized
+"""
+    cause = "com.microsoft.GatherBlockQuantized: GatherBlockQuantized: 'data' must be a constant"
+    assert sentence_of(RuntimeError(said)) == cause
+    head = said.partition("\n\n-- com")[0]
+    assert sentence_of(RuntimeError(head)) == "ReduceMean-21: Unsupported input type dynamic"
+    assert sentence_of(RuntimeError("Exception from a.cpp:1:\nno such file")) == "no such file"
+    assert sentence_of(RuntimeError("")) == "RuntimeError"

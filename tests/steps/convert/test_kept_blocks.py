@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -12,8 +14,9 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.export.decoder.llama import read_configuration, write_llama
 from edgeopt.export.decoder.packed import PackedMatrix, grouped, side_by_side, with_low
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, save_model
 from edgeopt.optimization.generation.forms.kinds import precision_of
+from edgeopt.optimization.generation.forms.prompts_elsewhere import FORMS_ELSEWHERE, WHOLE
 from edgeopt.steps.convert.blocks import Blocks
 from edgeopt.steps.convert.decoder_fusion import answers_last
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, bytes_in_floats, in_floats, round_inputs
@@ -197,3 +200,13 @@ def test_experts_that_floats_cannot_hold_stay_in_their_blocks(block, more):
     assert bits_of_blocks(model) == 4
     assert bytes_in_floats(model) > 4 * experts * 3 * width * width
     assert in_floats(model).model is model
+
+
+def test_blocks_whose_lows_are_floats_are_no_form_in_bfloat16(decoder, tmp_path):
+    save_model(decoder, tmp_path / "model.onnx")
+    start = SimpleNamespace(file=tmp_path / "model.onnx")
+    place = SimpleNamespace(file_of=lambda name: tmp_path / name / "model.onnx", start=start)
+    (form,) = (form for form in FORMS_ELSEWHERE if form.name == WHOLE)
+    assert any(node.op_type == "MatMul" for node in decoder.proto.graph.node), "the sums times the lows"
+    assert form.make_prompts(place) is None
+    assert form.make_whole(place) is None

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,8 +51,13 @@ BLOB_SUFFIX = ".blob"
 _BLOB_MAGIC = b"RR_"
 """How the CPU's compiled models begin; no ONNX file does."""
 _NO_NODES = ("Const", "Input", "Output")
-_WHERE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:")
+_WHERE = (
+    "Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:", "While validating "
+)  # fmt: skip
 """How lines of OpenVINO's errors begin that say where they were raised, not what is wrong."""
+_MESSAGE, _FOLLOWS = " with a message:", "dynamic"
+"""How a line ends that names an op which was refused, and a word of the reason where another refused op is the cause:
+what it would have made has no type."""
 _PURPOSE = "running a model by OpenVINO"
 _REMEDY = "pip install 'edgeopt[openvino]'"
 
@@ -407,7 +413,10 @@ def sentence_of(error: Exception) -> str:
     """Return the sentence of an OpenVINO error that says what is wrong: not where in its source it was raised."""
     lines = [line.strip().removeprefix("-- ") for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(_WHERE)]
-    return said[0] if said else type(error).__name__
+    if not said or not said[0].endswith(_MESSAGE):
+        return said[0] if said else type(error).__name__
+    refused = [f"{op.removesuffix(_MESSAGE)}: {why}" for op, why in pairwise(said) if op.endswith(_MESSAGE)]
+    return next((text for text in refused if _FOLLOWS not in text), refused[0] if refused else said[0])
 
 
 EXECUTOR = OpenVino()

@@ -25,6 +25,7 @@ from edgeopt.optimization.generation.forms.kinds import EIGHT_BITS_BLOCK, FUSED
 from edgeopt.optimization.generation.forms.split import PREFILL, enter_pair, fastest_for_tokens
 from edgeopt.optimization.generation.workplace import Workplace
 from edgeopt.steps.convert.bfloat16_weights import store_in_bfloat16
+from edgeopt.steps.convert.kept_blocks import bits_of_blocks
 from edgeopt.steps.convert.weight_only import make_weight_only
 
 _MOST_INPUTS = 9
@@ -54,8 +55,11 @@ def _fused(place: Workplace) -> Model:
 
 
 def _in_bfloat16(place: Workplace) -> Model | None:
-    made = store_in_bfloat16(_fused(place))
-    return made.model if made.changes else None  # matrices that came in blocks stay in them: that is no bf16
+    model = _fused(place)
+    if bits_of_blocks(model):  # matrices that came in blocks stay in them, and what corrects their offsets in floats
+        return None
+    made = store_in_bfloat16(model)
+    return made.model if made.changes else None
 
 
 def _whole_in_blocks(place: Workplace) -> Model | None:
