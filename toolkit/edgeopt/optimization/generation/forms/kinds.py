@@ -16,10 +16,10 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Blocks, k_quant
 from edgeopt.steps.convert.experts import with_experts
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
-from edgeopt.steps.convert.loud_inputs import loud_products
+from edgeopt.steps.convert.loud_tokens.product_inputs import loud_products
+from edgeopt.steps.convert.loud_tokens.smoothing import smooth_inputs
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.shortlist import make_shortlist, tied_head
-from edgeopt.steps.convert.smoothing import smooth_inputs
 from edgeopt.steps.convert.weight_only import BLOCK, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 

@@ -21,7 +21,7 @@ from edgeopt.steps.convert.expert_inputs import expert_grams_of
 from edgeopt.steps.convert.fitting.grams import rounding_with
 from edgeopt.steps.convert.fitting.layer_by_layer import round_layer_by_layer
 from edgeopt.steps.convert.kv_cache import cache_ranges
-from edgeopt.steps.convert.loud_inputs import ProductInput, product_inputs_of
+from edgeopt.steps.convert.loud_tokens.product_inputs import ProductInput, product_inputs_of
 from edgeopt.steps.convert.sensitivity import sensitive_products
 from edgeopt.system.declared.target import Target
 

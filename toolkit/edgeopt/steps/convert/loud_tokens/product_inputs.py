@@ -1,4 +1,4 @@
-"""What the products of a decoder read on a text, and whose input is too loud for one grid of 8 bits for a whole run.
+"""Read what the products of a decoder multiply, and whose input is too loud for one grid of 8 bits for a whole run.
 
 Trained decoders send a few tokens, the first of a text mostly, through some layers with numbers hundreds of times as
 large as the others' ("Massive Activations in Large Language Models", Sun et al. 2024, section 2). On one grid for all
@@ -25,7 +25,7 @@ from edgeopt.steps.quantize.formats.matmul_integer import plain_products
 from edgeopt.system.processes.time_limit import require_time
 
 _MOST_TEXTS, _MOST_TOKENS = 4, 256
-"""What is loud is so in every text: few are read, of the length in which prompts run."""
+"""Few texts are read, of the length in which prompts run: what is loud is so in every text."""
 MOST_NOISE = 0.003
 """Share of a token's energy that its grid may lose, on average over all tokens: 25 dB, where tokens as loud as each
 other lose about 0.0003 (35 dB)."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.convert.loud_inputs import ProductInput
+from edgeopt.steps.convert.loud_tokens.product_inputs import ProductInput
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products
 
 _SHARE = 0.5

@@ -19,8 +19,13 @@ from edgeopt.optimization.generation.forms.kinds import FORMS
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
 from edgeopt.optimization.run import Silence
 from edgeopt.runtime.devices.availability import find_device
-from edgeopt.steps.convert.loud_inputs import MOST_NOISE, loud_products, noise_on_one_grid, product_inputs_of
-from edgeopt.steps.convert.smoothing import smooth_inputs
+from edgeopt.steps.convert.loud_tokens.product_inputs import (
+    MOST_NOISE,
+    loud_products,
+    noise_on_one_grid,
+    product_inputs_of,
+)
+from edgeopt.steps.convert.loud_tokens.smoothing import smooth_inputs
 
 LOUD = 7
 TEXTS = [[LOUD, *np.random.default_rng(seed).integers(8, 250, 47).tolist()] for seed in (0, 1)]
