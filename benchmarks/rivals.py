@@ -104,7 +104,10 @@ def model_of(work: Path, shape: str, bits: int) -> Path:
     weights = work / f"{shape}-weights"
     write = WRITERS[shape]
     if write and not weights.is_dir():  # files for the rivals are written of it: the same numbers each time
-        write(weights)
+        part = weights.with_suffix(".part")  # an interrupted run leaves no folder that looks whole
+        shutil.rmtree(part, ignore_errors=True)
+        write(part)
+        part.rename(weights)
     if file.is_file():
         return file
     if bits == 16 and write:

@@ -130,3 +130,17 @@ def test_what_is_cut_off_is_no_graph(tmp_path):
         made = views_in(data[:end])
         assert made is None or len(made) <= len(data) + 200
     assert with_table_views(tmp_path / "absent.onnx") == tmp_path / "absent.onnx"
+
+
+def test_a_constant_that_callers_may_replace_is_no_view(tmp_path):
+    model = tied_model()
+    model.graph.input.append(helper.make_tensor_value_info("head", TensorProto.UINT8, [ROWS, WIDTH // BLOCK, BLOCK]))
+    file = written(tmp_path, model, is_outside=True)
+    assert with_table_views(file) is file
+
+
+def test_mapped_weights_beside_a_model_need_no_free_memory(tmp_path, monkeypatch):
+    asked = list[int]()
+    monkeypatch.setattr("edgeopt.executors.onnxruntime.require_bytes", lambda size, *_: asked.append(size))
+    EXECUTOR.open(written(tmp_path, tied_model(), is_outside=True), SessionOptions()).close()
+    assert not asked

@@ -226,7 +226,12 @@ def test_parts_end_in_their_order_and_without_a_limit_none_does():
     ends_s = [10.0, 25.0, 40.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
     assert [shares.end_s(one) for one in TimeShare] == ends_s
     assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in TimeShare)
-    for rounds_s, proofs_s, wanted_s in ((5.0, 10.0, [82.0, 87.0]), (60.0, 30.0, [pytest.approx(55.0), 67.0])):
+    kept = (
+        (5.0, 10.0, [77.0, 87.0]),
+        (30.0, 2.0, [65.0, 95.0]),
+        (60.0, 30.0, [pytest.approx(55.0), 67.0]),
+    )
+    for rounds_s, proofs_s, wanted_s in kept:
         shares.keep(rounds_s, proofs_s)
         assert [shares.end_s(one) for one in (TimeShare.FORMS, TimeShare.ROUNDS)] == wanted_s
     others = [one for one in TimeShare if one not in (TimeShare.FORMS, TimeShare.ROUNDS)]
@@ -256,3 +261,29 @@ def test_a_budget_that_the_time_limit_leaves_open_is_told(tmp_path, monkeypatch)
     assert clock.now_s - began_s <= 1.1 * 20.0 + 4 * ANSWER_S
     assert report.exit_code == 3
     assert any(one.detail == "time limit reached: the budget is not decided" for one in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("windows", "limit_s", "forms_s"),
+    [(18, 720.0, 477.4), (48, 720.0, 396.0), (18, 100.0, 55.0)],
+    ids=["few windows", "many, by which the fastest are judged still", "a limit that proofs take whole"],
+)
+def test_forms_have_the_time_that_proofs_and_judging_leave(windows, limit_s, forms_s):
+    answers = list[object]()
+
+    def times(entrants: object, *, is_hurried: bool) -> SimpleNamespace:
+        assert is_hurried
+        answers.append(entrants)
+        return SimpleNamespace(median_ms=lambda part: {"answer": 1500.0, "TPOT": 15.0}[part])
+
+    asked_of = SimpleNamespace(
+        seconds=20.0, token_s=0.001, window_s=0.25, windows=[[0] * 256] * windows, times_of_original=times
+    )
+    options = LanguageOptions(prompt_tokens=128, output_tokens=64)
+    shares = TimeShares(limit_s, Silence(), began_s=monotonic())
+    optimize._keep_time(asked_of, options, shares, weights_bytes=600_000_000)
+    assert shares.end_s(TimeShare.FORMS) - shares.began_s == pytest.approx(forms_s, abs=1.0)
+    assert bool(answers) == (limit_s > 100)
+    judged_s = 3 * max(windows - 12, 0) * (0.25 + 128 * 0.015)
+    between_s = shares.end_s(TimeShare.ROUNDS) - shares.end_s(TimeShare.FORMS)
+    assert between_s >= min(20.0 + judged_s, 0.1 * limit_s)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small_decoders import export_small, random_weights, write_decoder, write_tensors, write_tokenizer
 
+from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
@@ -21,6 +23,7 @@ from edgeopt.optimization.run import Silence
 from edgeopt.runtime.devices.availability import find_device
 from edgeopt.steps.convert.loud_tokens.product_inputs import (
     MOST_NOISE,
+    ProductInput,
     loud_products,
     noise_on_one_grid,
     product_inputs_of,
@@ -50,14 +53,17 @@ def with_a_loud_token() -> dict[str, np.ndarray]:
     return weights
 
 
-@pytest.fixture(scope="module")
-def loud(tmp_path_factory) -> Model:
-    folder = tmp_path_factory.mktemp("loud")
+def written(folder: Path, weights: dict[str, np.ndarray]) -> Model:
     source = write_decoder(folder / "source", hidden_size=128, intermediate_size=192, head_dim=32)
-    write_tensors(source / "model.safetensors", with_a_loud_token())
+    write_tensors(source / "model.safetensors", weights)
     write_tokenizer(source)
     export(f"hf:{source}", out=folder / "model.onnx")
     return load_model(folder / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory) -> Model:
+    return written(tmp_path_factory.mktemp("loud"), with_a_loud_token())
 
 
 def material(model: Model) -> DecoderMaterial:
@@ -114,3 +120,31 @@ def test_the_other_tokens_stay_as_they_are(loud, is_smooth, monkeypatch):
 
 def test_without_loud_tokens_no_such_form_is_made(tmp_path):
     assert not made("w8a8+mixed", load_model(export_small(tmp_path))).changes
+
+
+def test_a_head_that_is_the_table_too_is_not_smoothed(tmp_path):
+    weights = with_a_loud_token()
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model = written(tmp_path, weights)
+    smooth = smooth_inputs(model, product_inputs_of(model, TEXTS, threads=1))
+    assert smooth.changes == {"inputs smoothed": 6}
+
+
+def test_a_channel_that_was_silent_may_speak(loud):
+    inputs = product_inputs_of(loud, TEXTS, threads=1)
+    reads = next(node.input[0] for node in loud.proto.graph.node if "qkv" in node.name or node.name.endswith("/q"))
+    silent = inputs[reads].peaks.copy()
+    silent[3] = 0
+    before, after = (
+        smooth_inputs(loud, {reads: ProductInput(0.0, peaks)}).model for peaks in (inputs[reads].peaks, silent)
+    )
+    peaks = [product_inputs_of(model, TEXTS, threads=1)[reads].peaks for model in (before, after)]
+    assert peaks[1][3] < 20 * peaks[0][3]
+
+
+def test_what_cannot_be_looked_at_leaves_the_form_out(loud, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedError("no room", remedy="close other programs")
+
+    monkeypatch.setattr("edgeopt.optimization.generation.forms.material.product_inputs_of", refuse)
+    assert not made("w8a8+mixed", loud).changes

@@ -187,10 +187,11 @@ class OnnxRuntime(Executor):
         cores = held_processors(options.cores, options.threads)
         made = _session_options(ort, options, {**pool_affinities(cores, options.threads), **entries})
         source = _reachable(source)
-        if not memory_of(options.providers):
+        holds_weights = isinstance(source, Outside)  # a file's own weights beside it are mapped
+        if options.providers[0] == CPU:
             source = with_table_views(source)
         weights = with_weights(made, source)
-        if isinstance(source, Outside) and not memory_of(options.providers):
+        if holds_weights and isinstance(source, Outside) and not memory_of(options.providers):
             require_bytes(sum(file.stat().st_size for file in source.files), "weights", "close other programs")
         if options.providers[0] == TENSORRT:
             asked = tensorrt_options(provided[0], weights, options.precision, options.cache_folder)

@@ -415,7 +415,11 @@ def sentence_of(error: Exception) -> str:
     said = [line for line in lines if line and not line.startswith(_WHERE)]
     if not said or not said[0].endswith(_MESSAGE):
         return said[0] if said else type(error).__name__
-    refused = [f"{op.removesuffix(_MESSAGE)}: {why}" for op, why in pairwise(said) if op.endswith(_MESSAGE)]
+    refused = [
+        f"{op.removesuffix(_MESSAGE)}: {why}"
+        for op, why in pairwise(said)
+        if op.endswith(_MESSAGE) and not why.endswith(_MESSAGE)
+    ]
     return next((text for text in refused if _FOLLOWS not in text), refused[0] if refused else said[0])
 
 

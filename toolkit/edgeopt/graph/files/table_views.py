@@ -22,13 +22,15 @@ from edgeopt.graph.facts.lookup_tables import tables_of
 from edgeopt.graph.files.message_fields import fields_of, head_of, number_at, text_field
 from edgeopt.graph.files.outside import Outside
 
-_NODE, _GRAPH_OUTPUT, _OUTPUT_NAME = 1, 12, 1
+_NODE, _GRAPH_INPUT, _GRAPH_OUTPUT, _VALUE_NAME = 1, 11, 12, 1
 _INPUT, _OUTPUT, _OP, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
 _DIMS, _TYPE, _NAME, _INTEGERS, _RAW, _EXTERNAL_DATA = 1, 2, 8, 7, 9, 13
 _EXTERNAL = bytes([14 << 3, 1])
 """`data_location = EXTERNAL` as it is written."""
 _LEAST_BYTES = 1 << 20
 """A smaller table may be copied."""
+_MOST_GRAPH_BYTES = 64 << 20
+"""A larger graph holds weights itself, and would be copied for a table."""
 _MOST_IN_GRAPH_BYTES = 4096
 """A constant that lies outside, or a shape, takes less than that in the graph."""
 Span = tuple[int, int]
@@ -78,15 +80,22 @@ def _rewritten(data: mmap.mmap | bytes) -> bytes | None:
     if len(parts) != 1:
         return None
     begin, end = parts[0]
+    if end - begin > _MOST_GRAPH_BYTES:
+        return None
     fields = [(number, first, last) for number, _, first, last in fields_of(data, begin, end)]
     reshapes = _reshapes(data, [(first, last) for number, first, last in fields if number == _NODE])
     if not reshapes:
         return None
-    outputs = {_text(data, first, last, _OUTPUT_NAME) for number, first, last in fields if number == _GRAPH_OUTPUT}
+    outputs, inputs = (
+        {_text(data, first, last, _VALUE_NAME) for number, first, last in fields if number == wanted}
+        for wanted in (_GRAPH_OUTPUT, _GRAPH_INPUT)
+    )
     spans = _spans_of([span for number, *span in fields if number == INITIALIZER], data, reshapes)
     dropped, views = set[Span](), list[bytes]()
     for reshape in reshapes:
-        if reshape.output in outputs or reshape.data not in spans or reshape.shape not in spans:
+        if reshape.output in outputs or {reshape.data, reshape.shape} & inputs:  # which callers may replace
+            continue
+        if reshape.data not in spans or reshape.shape not in spans:
             continue
         view = _view(constant_at(data, *spans[reshape.data]), _integers(data, *spans[reshape.shape]), reshape.output)
         if view:
@@ -128,6 +137,8 @@ def _reshapes(data: mmap.mmap | bytes, nodes: list[Span]) -> list[_Reshape]:
     for first, last in nodes:
         if data.find(b"Gather", first, last) >= 0:
             tables |= tables_of(data, first, last)
+    if not tables:
+        return []
     result = list[_Reshape]()
     for first, last in nodes:
         content = data[first:last]

@@ -45,7 +45,8 @@ LEAST_WINDOWS = 6
 """Windows that judge at least, unless they take so much of a time limit that no form could be judged by them."""
 _FEWEST_WINDOWS = 2
 """The same then: one has no spread."""
-_FEW_WINDOWS = 12
+FEW_WINDOWS = 12
+"""Windows that judge a form as it enters; the fastest are judged by all of them."""
 _FEW_ROUNDS = 3
 _MOST_ROUNDS = 24
 _FASTEST = 4
@@ -134,7 +135,7 @@ class FormContest:
         given, count = self.windows, len(self.windows)
         if self.most_bytes < math.inf:
             self.base_bytes = self.needs_bytes(self.original)
-        few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
+        few = np.linspace(0, count - 1, min(FEW_WINDOWS, count)).round().astype(int).tolist()
         order = [*few, *(i for i in range(count) if i not in set(few))]
         self.windows, self.base = [], TextScore((), ())
         self._judge_original([given[i] for i in order])
@@ -179,7 +180,7 @@ class FormContest:
         if not timed and self.token_s:
             tokens = [len(prompt) for prompt in self.prompts if not isinstance(prompt, Sound)]
             answers_s = (1 + 1 / _FASTEST) * self.token_s * max(tokens, default=0)
-        return min(_FEW_WINDOWS, len(self.windows)) * self.window_s + (1 + _FEW_ROUNDS) * answers_s
+        return min(FEW_WINDOWS, len(self.windows)) * self.window_s + (1 + _FEW_ROUNDS) * answers_s
 
     def has_time(self, entrants: Sequence[Entrant]) -> bool:
         """Return whether a further form could be judged before the time limit of this part of the work."""
@@ -236,7 +237,7 @@ class FormContest:
         """Judge and time an entrant for a moment; one on which the engine aborts is out without a score."""
         try:
             with self._open(entrant) as opened:
-                self._judge(entrant, opened, min(_FEW_WINDOWS, len(self.windows)))
+                self._judge(entrant, opened, min(FEW_WINDOWS, len(self.windows)))
         except EngineAbortError as abort:
             entrant.out = abort.problem
             return

@@ -15,7 +15,7 @@ from edgeopt.measurement.generation.long_windows import score_long_text
 from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS, score_text
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
 from edgeopt.optimization.generation.ahead import Ahead
-from edgeopt.optimization.generation.contest import LEAST_WINDOWS, Entrant, FormContest, no_time
+from edgeopt.optimization.generation.contest import FEW_WINDOWS, LEAST_WINDOWS, Entrant, FormContest, no_time
 from edgeopt.optimization.generation.deploy import deploy_language_model
 from edgeopt.optimization.generation.forms.attention import AttentionTrials
 from edgeopt.optimization.generation.forms.image_encoder import (
@@ -31,12 +31,13 @@ from edgeopt.optimization.generation.forms.prompts_elsewhere import enter_elsewh
 from edgeopt.optimization.generation.forms.split import NO_SECOND, enter_split
 from edgeopt.optimization.generation.guessing import choose_guesses
 from edgeopt.optimization.generation.options import LanguageOptions
-from edgeopt.optimization.generation.proof import MOST_PROVEN, process_of_s
+from edgeopt.optimization.generation.proof import FEWEST, process_of_s
 from edgeopt.optimization.generation.result import ORIGINALS, GuessChoice, LanguageReport
 from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
 from edgeopt.optimization.generation.writer_run import (
+    BUDGET_SECONDS,
     Made,
     WriterRun,
     enter_forms,
@@ -60,6 +61,12 @@ from edgeopt.system.text import plural, typed_duration
 _NOT_TOGETHER = "time limit reached: not all two graphs and forms by OpenVINO were tried"
 _SHARE = 4
 """Share of the seconds of the contest; guesses get one."""
+_JUDGED_WHOLE = 3
+"""Forms that the whole text judges: the fastest, and about two that are not proven slower."""
+_READ_ALONE = 128
+"""Tokens of a window that a pair of graphs reads one by one, at most."""
+_OPENED_BYTES = 300_000_000
+"""Bytes of weights that an engine reads and packs in a second, at the least."""
 
 
 def _search(run: WriterRun, model: str) -> LanguageReport:
@@ -78,7 +85,7 @@ def _search(run: WriterRun, model: str) -> LanguageReport:
                 encoder, note = encoder_in_int8(start)
                 seen = [note]
         image_bytes = bytes_of_graphs([file_of_encoder(recipe, encoder)]) if recipe.image.sees else 0
-        contest = _contest(run, original, texts, image_bytes)
+        contest = _contest(run, original, texts, image_bytes, start.loaded.size_bytes)
         trials = AttentionTrials(options.prompt_tokens, run.threads)
         place, made = Workplace(start, of, trials), Made()
         language_forms = judge_forms(
@@ -150,7 +157,9 @@ def _file_of(run: WriterRun, model: str) -> Path:
     return run.exported(model, no_text) if names_decoder(model) else find_language_model(model)
 
 
-def _contest(run: WriterRun, original: LanguageModel, texts: TokenWindows, image_bytes: int) -> FormContest:
+def _contest(
+    run: WriterRun, original: LanguageModel, texts: TokenWindows, image_bytes: int, weights_bytes: int
+) -> FormContest:
     options, shares = run.options, run.shares
     own_tokens = max(1, options.prompt_tokens - original.begins_with)
     run.require_time()
@@ -176,17 +185,37 @@ def _contest(run: WriterRun, original: LanguageModel, texts: TokenWindows, image
         text = f"{len(contest.windows)} of {plural(len(texts.windows), 'window')}"
         shares.warn(f"{text} of {len(texts.windows[0]):,} tokens judge")
     if shares.limit_s is not None:
-        _keep_time(contest, options, shares)
+        _keep_time(contest, options, shares, weights_bytes)
     return contest
 
 
-def _keep_time(contest: FormContest, options: LanguageOptions, shares: TimeShares) -> None:
-    """Keep as much of a time limit as timing and proving take, by an answer of the original; no form is as slow."""
+def _keep_time(contest: FormContest, options: LanguageOptions, shares: TimeShares, weights_bytes: int) -> None:
+    """Keep as much of a time limit as judging, timing and proving take; forms have the rest, if it is more than theirs.
+
+    An answer of the original tells how long proofs take. It is not asked for where even the quickest one, which takes
+    as long as reading so many tokens, leaves forms no more time than they have.
+    """
+    limit_s = shares.limit_s or 0.0
+    opening_s = 2 * weights_bytes / _OPENED_BYTES
+    guesses_s = contest.seconds / _SHARE
+    if options.budget:
+        behind_s = (TimeShare.BUDGET.value - TimeShare.PROVEN.value) * limit_s
+        guesses_s += max(BUDGET_SECONDS * contest.seconds - behind_s, 0.0)
+
+    def proofs_s(answer_s: float) -> float:
+        processes = options.processes + FEWEST  # where the first choice is not proven, so many decide the second
+        return processes * (opening_s + process_of_s(2 * answer_s)) + guesses_s
+
+    least_s = contest.token_s * (options.prompt_tokens + options.output_tokens)
+    if contest.seconds + proofs_s(least_s) >= (TimeShare.PROVEN.value - TimeShare.FORMS.value) * limit_s:
+        return
     with limited(shares.end_s(TimeShare.FORMS)), suppress(OutOfTime):
-        require_time(contest.window_s)
-        answer_s = contest.times_of_original((), is_hurried=True).median_ms("answer") / 1000
-        proofs_s = MOST_PROVEN * options.processes * process_of_s(2 * answer_s)
-        shares.keep(contest.seconds, proofs_s + contest.seconds / _SHARE)
+        require_time(4 * least_s)
+        times = contest.times_of_original((), is_hurried=True)
+        alone = min(len(contest.windows[0]) // 2, _READ_ALONE) if contest.windows else 0
+        window_s = contest.window_s + alone * times.median_ms("TPOT") / 1000
+        judged_s = _JUDGED_WHOLE * max(len(contest.windows) - FEW_WINDOWS, 0) * window_s
+        shares.keep(contest.seconds + judged_s, proofs_s(times.median_ms("answer") / 1000))
 
 
 def _too_little_time(options: LanguageOptions, tokens: int, opened_s: float, windows_s: float) -> EdgeoptError:

@@ -22,9 +22,9 @@ from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import recipe_beside
 from edgeopt.system.processes.time_limit import LONGER, require_time
 
-MOST_PROVEN = 2
+_MOST_PROVEN = 2
 """Forms that are proven one after the other, where the first is not."""
-_FEWEST = 2
+FEWEST = 2
 """Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
 _ROUNDS = 3
 """Rounds of a fresh process: short, because processes differ by more than rounds."""
@@ -121,7 +121,7 @@ def prove(
         shares: What is left of the time; hears why it ended early.
     """
     language_forms, proven, listener = list(forms), set[str](), shares.listener
-    for _ in range(MOST_PROVEN):
+    for _ in range(_MOST_PROVEN):
         name = choose_form(language_forms, budget)
         if name in ORIGINALS and shares.is_late:
             name = _most_promising(language_forms)  # its rounds were cut short: processes prove what they could not
@@ -140,7 +140,7 @@ def prove(
                 clients = contest.clients
                 runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries, clients))
                 each_s = monotonic() - began_s
-        if len(runs) < _FEWEST:
+        if len(runs) < FEWEST:
             break
         proven.add(name)
         listener.progress(f"prove {name} in fresh processes", len(runs), processes)

@@ -61,10 +61,12 @@ class TimeShares:
         """Leave the making of forms what timing and proving them do not take, where that is more than its share.
 
         Args:
-            rounds_s: Seconds for which the fastest are timed.
+            rounds_s: Seconds for which the fastest are timed and judged by the whole text; at least the share between
+                the two parts is kept.
             proofs_s: Seconds that fresh processes take at most, and what follows them.
         """
-        self._kept_s = {TimeShare.FORMS: rounds_s + proofs_s, TimeShare.ROUNDS: proofs_s}
+        least_s = (TimeShare.ROUNDS.value - TimeShare.FORMS.value) * (self.limit_s or 0.0)
+        self._kept_s = {TimeShare.FORMS: max(rounds_s, least_s) + proofs_s, TimeShare.ROUNDS: proofs_s}
 
     @property
     def spent_s(self) -> float:
@@ -79,7 +81,7 @@ class TimeShares:
         """Tell of the limit before work begins."""
         if self.limit_s is not None:
             whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.FORMS.value))
-            self.listener.say(f"time limit {whole}: forms are made for {forms} or longer, then timed and proven")
+            self.listener.say(f"time limit {whole}: forms are made for {forms}, or longer if proofs leave time")
 
     def say_here(self, address: str) -> None:
         """Tell before work begins that forms are made here for another machine, and of the limit."""

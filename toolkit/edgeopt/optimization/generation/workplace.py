@@ -206,7 +206,7 @@ class Workplace:
                 partial(self.make, form),
                 self.start.left.is_finished(form.name),
                 self.start.loaded.size_bytes,
-                form.reads * sum(map(len, self.start.texts.calibration)),
+                form.read_tokens(self.start.texts.calibration),
             )
             for form in self.of.forms
         ]

@@ -47,7 +47,7 @@ from edgeopt.system.text import format_bytes, typed_duration
 _MAKING = "make forms"
 _MADE_BYTES = 1 << 30
 """Bytes of float weights that become integers and are written in a second, where it goes fast: those of `w8a8`."""
-_LONGER = 3
+BUDGET_SECONDS = 3
 """Times the seconds of the contest that proving a budget may take."""
 
 
@@ -288,7 +288,7 @@ class Made:
         require_time((0.0 if is_known else max(self.longest_s, least_s)) + contest.entering_s(self.entrants))
         self.begun, began_s = name, monotonic()
         yield
-        if not is_known:  # one that is left out takes a look alone, which makes nothing longer
+        if not is_known:
             self.longest_s = max(self.longest_s, monotonic() - began_s)
 
     def leave_out(self, name: str, why: str) -> None:
@@ -475,8 +475,10 @@ def enter_forms(
         ahead.tell_making(position, of, made.entrants)
         least_s = maker.least_s(contest.token_s)
         with made.making(maker.name, contest, is_known=maker.was_finished, least_s=least_s):
+            longest_s = made.longest_s
             why = maker.make()
         if why:
+            made.longest_s = longest_s  # a look makes nothing longer
             made.leave_out(maker.name, why)
             continue
         contest.listener.say(maker.line)
@@ -550,7 +552,7 @@ def _with_budget(report: LanguageReport, contest: FormContest, shares: TimeShare
                 contest.prompts,
                 contest.asked,
                 report.budget,
-                _LONGER * contest.seconds,
+                BUDGET_SECONDS * contest.seconds,
                 lambda done, of: contest.listener.progress("prove the budget", done, Tenths(of)),
             )
             if not judged.is_decided and time_left_s() < 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.generation.forms.material import DecoderMaterial
@@ -16,7 +18,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Blocks, k_quant
 from edgeopt.steps.convert.experts import with_experts
 from edgeopt.steps.convert.kept_blocks import bits_of_blocks, round_inputs
-from edgeopt.steps.convert.loud_tokens.product_inputs import loud_products
+from edgeopt.steps.convert.loud_tokens.product_inputs import MOST_TEXTS, MOST_TOKENS, loud_products
 from edgeopt.steps.convert.loud_tokens.smoothing import smooth_inputs
 from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.shortlist import make_shortlist, tied_head
@@ -41,6 +43,8 @@ FITTED = frozenset({"w4", "w4+head"})
 """Forms of 4 bits that are fitted to a text: for their tokens, not for long prompts."""
 LATE = frozenset({"w4+long", "w4+short", "w4+mixed"})
 """Forms that take a fitting each (a minute with 135 million weights) for a tenth of a token's time or less."""
+LOOKING = frozenset({"w8a8+mixed"})
+"""Forms for which the model, and the same with smoothed inputs, read texts."""
 _FITTING_READS = 5
 """Two runs, one behind rounded matrices, and sums over their rows; 11 were measured with 494 million weights and 13
 windows of 256 tokens, as a part of the time hangs on the weights alone."""
@@ -63,10 +67,15 @@ class MatrixForm:
     left_out: str = "no matrix of constant weights is large enough"
     """Why it is left out where it changes nothing."""
 
-    @property
-    def reads(self) -> int:
-        """Times the original's reading of the calibration text that making it takes; 0: it is not fitted to it."""
-        return _FITTING_READS if self.name in FITTED | LATE else 0
+    def read_tokens(self, windows: Sequence[Sequence[int]]) -> int:
+        """Return how many tokens the original reads in the time that making it takes; 0: it looks at no text.
+
+        Args:
+            windows: The calibration text.
+        """
+        if self.name in LOOKING:
+            return 2 * sum(min(len(window), MOST_TOKENS) for window in windows[:MOST_TEXTS])
+        return _FITTING_READS * sum(map(len, windows)) if self.name in FITTED | LATE else 0
 
     @property
     def precision(self) -> str:
@@ -111,14 +120,19 @@ def _quiet_on_integers(material: DecoderMaterial) -> Outcome:
 
     Blocks round what they read token by token, so that a loud one leaves the others as they are.
     """
-    inputs = material.product_inputs(material.model)
-    if not loud_products(material.model, inputs):
+    try:
+        inputs = material.product_inputs(material.model)
+        if not loud_products(material.model, inputs):
+            return Outcome(material.model, {})
+        smooth = smooth_inputs(material.model, inputs)
+        loud = loud_products(smooth.model, material.product_inputs(smooth.model) if smooth.changes else inputs)
+    except (EdgeoptError, EngineAbortError) as error:  # a session that gives out all it computes; other forms need none
+        material.listener.say(f"warning: w8a8+mixed is not made: {error}")
         return Outcome(material.model, {})
-    smooth = smooth_inputs(material.model, inputs)
-    loud = loud_products(smooth.model, material.product_inputs(smooth.model) if smooth.changes else inputs)
-    made = make_dynamic(smooth.model, material.target.rules_here, loud)
+    changes, made = smooth.changes, make_dynamic(smooth.model, material.target.rules_here, loud)
+    del smooth  # a model in floats
     rest = make_weight_only(made.model, 8, EIGHT_BITS_BLOCK, tables=True)  # what is in float still
-    return Outcome(rest.model, {**smooth.changes, **made.changes, **rest.changes}) if made.changes else made
+    return Outcome(rest.model, {**changes, **made.changes, **rest.changes}) if made.changes else made
 
 
 def _eight_bits(material: DecoderMaterial) -> Outcome:
@@ -202,13 +216,13 @@ FORMS = (
         _eight_bits_in_parts(_NARROW, _VERY_WIDE),
         left_out="no layer has more than 512 neurons and 16 times its inputs",
     ),
+    MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
     MatrixForm(
         "w8a8+mixed",
         "w8a8 of smoothed inputs, what reads loud tokens as in w8",
         _quiet_on_integers,
         left_out="no product reads loud tokens, or all of them do",
     ),
-    MatrixForm("w8", "blocks of 64 weights of 8 bits", _eight_bits),
     MatrixForm("w4", "blocks of 32 of 4 bits, fitted to the calibration text", _four_bits),
     MatrixForm("w4+head", "w4, but the head in 8 bits", _wide_head(BLOCK)),
     MatrixForm("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
@@ -224,4 +238,4 @@ FORMS = (
         _wide_head(WIDE_BLOCK, mixed=True),
     ),
 )
-"""The first four are at their best with many tokens at once (long prompts), the others with one (long answers)."""
+"""The first three and `w8a8+mixed` are at their best with many tokens at once (long prompts), the others with one."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_PATTERN
 from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.graph.facts.mixtures import routers
 from edgeopt.graph.graph import Graph
@@ -24,7 +24,7 @@ from edgeopt.steps.quantize.calibration.watching import with_outputs
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products
 from edgeopt.system.processes.time_limit import require_time
 
-_MOST_TEXTS, _MOST_TOKENS = 4, 256
+MOST_TEXTS, MOST_TOKENS = 4, 256
 """Few texts are read, of the length in which prompts run: what is loud is so in every text."""
 MOST_NOISE = 0.002
 """Share of a token's energy that its grid may lose, on average over all tokens: 27 dB, where tokens as loud as each
@@ -66,9 +66,11 @@ def product_inputs_of(
     if not watched:
         return {}
     cache = cache_parts(model.inputs, model.outputs, free_head)
-    texts = [list(window)[:_MOST_TOKENS] for window in windows[:_MOST_TEXTS]]
+    texts = [list(window)[:MOST_TOKENS] for window in windows[:MOST_TEXTS]]
     result = dict[str, ProductInput]()
-    session = EXECUTOR.open(with_outputs(model, watched), SessionOptions(threads=threads))
+    session = EXECUTOR.open(
+        with_outputs(model, watched), SessionOptions(threads=threads, entries={MEMORY_PATTERN: "0"})
+    )
     try:
         for i, text in enumerate(texts):
             require_time()
@@ -76,6 +78,7 @@ def product_inputs_of(
             values = session.run(feeds_of(text, cache, session.inputs))
             for name in watched:
                 result[name] = _joined(result.get(name), values[name])
+            del values  # the next text's come beside them
     finally:
         session.close()
     tell(len(texts), len(texts))
