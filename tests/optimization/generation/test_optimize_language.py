@@ -329,7 +329,7 @@ def test_a_budget_is_judged_on_answers_of_the_chosen_form(tmp_path, monkeypatch)
     wide = parse_answer_budget("ttft:1h,tpot:1h")
     options = replace(BRIEF, budget=replace(wide, limits_ms={**wide.limits_ms, "TPOT": 1e-6}), seconds=1.0)
     only(monkeypatch, "w8")
-    monkeypatch.setattr(writer_run, "_LONGER", 60)  # however slow the machine: it ends when all is decided
+    monkeypatch.setattr(writer_run, "BUDGET_SECONDS", 60)  # however slow the machine: it ends when all is decided
     found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     assert found.exit_code == 2
     assert [str(one.counted.verdict) for one in found.judged.limits] == ["pass", "fail"]
