@@ -64,7 +64,19 @@ def test_one_that_is_truly_a_tenth_faster_is_found_in_most_runs(truth):
 
 
 def quiet(
-    truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, left_out=(), judge=None, **told
+    truth,
+    speeds,
+    *,
+    fresh=True,
+    wish=None,
+    change=None,
+    read=None,
+    limit_s=math.inf,
+    left_out=(),
+    judge=None,
+    start_s=0.0,
+    seconds=1.0,
+    **told,
 ):
     """Return the decision on a machine without noise.
 
@@ -78,6 +90,8 @@ def quiet(
         limit_s: Of the machine's clock.
         left_out: Candidates that are not measured.
         judge: Of their accuracy.
+        start_s: What a fresh process takes before it opens a model.
+        seconds: Of the turns.
         **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
     clock = ScriptedClock()
@@ -93,6 +107,7 @@ def quiet(
         return {name: partial(open_one, name) for name in names}
 
     def in_a_process(names, pace, seed):
+        clock.advance(int(start_s * 1e9))
         return take_turns(opened((BASELINE, *names)), frames, pace, seed=seed, machine=machine)
 
     frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
@@ -102,7 +117,7 @@ def quiet(
     candidates = [change(one) for one in candidates] if change else candidates
     run = fresh if callable(fresh) else in_a_process if fresh else None
     measured = [name for name in known if name not in left_out]
-    bench = Bench(opened(measured), frames, 100.0, 1, run, 1.0, machine=machine, **told)
+    bench = Bench(opened(measured), frames, 100.0, 1, run, seconds, machine=machine, **told)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeopt.system.processes.time_limit.monotonic", lambda: clock() / 1e9)
         with limited(clock() / 1e9 + limit_s):
@@ -182,7 +197,7 @@ def test_what_a_proof_of_large_models_takes_is_known_before(truth, count):
 def test_a_limit_that_leaves_too_few_rounds_is_told_with_the_one_that_would_do(truth):
     cut = quiet(truth, {"fast": (1.5, 0)}, fresh=False, one_open=True, limit_s=2.0, time_limit_s=10.0)
     (note,) = cut.notes
-    assert "left 3 of 6 rounds" in note.detail
+    assert "left 3 of 4 rounds" in note.detail
     assert note.hint == "give --time-limit 20s or more"
     unlimited = quiet(truth, {"fast": (1.5, 0)}, fresh=False, one_open=True, limit_s=2.0)
     assert unlimited.notes[0].hint == "give --time-limit more"
@@ -283,3 +298,47 @@ def test_a_form_of_fewer_bits_that_answers_alike_on_sure_samples_is_no_rewrite(t
     assert forms
     assert all(one.is_lossy and not one.is_rewrite and one.word != "KEPT" for one in forms)
     assert not any(one.is_lossy for one in report.candidates if one.steps == ("simplify",))
+
+
+def test_turns_of_many_forms_leave_the_time_of_the_processes_that_prove_the_best(truth):
+    """The turns of ten forms would take 12 s of 18; six processes take 10."""
+    speeds = {f"form-{i}": (1.0 + i / 100, 0) for i in range(9)} | {"best": (1.3, 0)}
+    began_s = ScriptedClock()() / 1e9
+    late = quiet(truth, speeds, limit_s=18.0, start_s=0.7, seconds=12.0)
+    assert (late.chosen.name, late.candidates[-1].speed.verdict) == (BASELINE, "UNCONFIRMED")
+    kept = quiet(truth, speeds, limit_s=18.0, start_s=0.7, seconds=12.0, turns_until_s=began_s + 6.0)
+    assert (kept.chosen.name, kept.candidates[-1].speed.processes) == ("best", 6)
+
+
+def test_what_looks_much_faster_is_proven_by_as_few_processes_as_there_is_time_for(truth):
+    """A process takes 2 s and its frames, the turns 2.6 s: 11 s leave time for three, 25 s for six."""
+    for speed, limit_s, proven in ((4.0, 11.0, 3), (4.0, 25.0, 6), (1.2, 11.0, 0), (1.2, 25.0, 6)):
+        decision = quiet(truth, {"fast": (speed, 0)}, limit_s=limit_s, start_s=2.0, time_limit_s=limit_s)
+        assert (decision.chosen.name == "fast") == bool(proven)
+        assert decision.candidates[1].speed.processes == max(proven, 1)
+        assert bool(decision.unproven) == (not proven)
+
+
+def test_where_the_time_is_short_the_best_is_proven_and_the_others_are_told(truth):
+    """Each form costs a process a second: six processes with the best alone fit, with all five none does."""
+
+    def takes(names):
+        return 1.0 * len(names)
+
+    forms = {"best": (1.30, 0), "second": (1.29, 0), "third": (1.28, 0)}
+    whole = quiet(truth, forms, process_s=takes)
+    assert set(whole.confirmed) == {BASELINE, *forms}
+    short = quiet(truth, forms, process_s=takes, limit_s=12.0, time_limit_s=12.0)
+    assert short.chosen.name == "best"
+    assert "third" not in short.confirmed
+
+
+@pytest.mark.parametrize("start_s", [0.5, 1.5])
+def test_the_limit_that_is_told_for_an_unconfirmed_form_proves_it(truth, start_s):
+    cut = quiet(truth, {"fast": (1.2, 0)}, start_s=start_s, limit_s=5.0, time_limit_s=5.0)
+    assert cut.candidates[1].speed.verdict == "UNCONFIRMED"
+    (note,) = cut.notes
+    enough_s = float(note.hint.removeprefix("give --time-limit ").removesuffix("s or more"))
+    more_s = int(cut.unproven.rpartition("; ")[2].partition(" s more")[0])
+    assert 0 < more_s <= enough_s - 5.0
+    assert quiet(truth, {"fast": (1.2, 0)}, start_s=start_s, limit_s=5.0 + more_s).chosen.name == "fast"

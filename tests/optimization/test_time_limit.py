@@ -164,17 +164,6 @@ def test_a_model_of_seconds_a_frame_ends_in_time_and_the_original_stays(limit_s,
     assert (report.best.latency is None) == (limit_s < 60), "a longer one leaves time for turns"
 
 
-def test_a_proof_is_given_its_time_before_searches_are():
-    """Six fresh processes of 3 s and the turns before them: searches leave that much, of a short limit too."""
-    run = trial(60.0)
-    without = run.candidates_end
-    run.process_s = 3.0
-    assert run.proof_s == pytest.approx(6 * 3.0 * 1.2 + 5.0)
-    assert run.ends_at - run.candidates_end == pytest.approx(run.proof_s)
-    assert run.candidates_end < without
-    assert run.ends_at - replace(run, process_s=30.0).candidates_end == pytest.approx(0.6 * 60), "no more than it may"
-
-
 def test_work_that_does_not_end_at_its_pace_is_left_at_its_beginning():
     began_s = monotonic() - 5
     with limited(monotonic() + 20):

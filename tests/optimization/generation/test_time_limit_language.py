@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note
 from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.measurement.generation import long_windows
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
@@ -210,6 +210,21 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
         assert found[1].speed["answer"].processes == processes
         assert (told is None) == (processes == 6)
         assert told is None or told.detail == "time limit reached: w8 is proven faster by 2 of 6 fresh processes"
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 40.0, 100.0])
+def test_the_limit_that_is_told_leaves_time_for_all_processes(limit_s, tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(proof, "_process_s", lambda *_: PROCESS_S)
+    asked_of = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=ORIGINAL, clients=1)
+
+    def told_under(seconds: float) -> Note | None:
+        shares = TimeShares(seconds, Silence(), began_s=clock.now_s)
+        clock.now_s = shares.end_s(TimeShare.ROUNDS)
+        return proof.told_of_end(proof.prove(forms(tmp_path), asked_of, 6, None, shares), 6, None, shares)
+
+    enough = told_under(limit_s).hint.removeprefix("give --time-limit ").removesuffix("s or more")
+    assert told_under(float(enough)) is None
 
 
 @pytest.mark.parametrize("is_late", [False, True])

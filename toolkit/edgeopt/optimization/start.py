@@ -19,11 +19,13 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled,
 from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
+from edgeopt.measurement.fresh_process.proof_time import START_S, ProofTime, SeenTimes
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.opening.given import OpenedModel, filled_to_length, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
 from edgeopt.optimization.candidates.measure import PROOF_PACE
+from edgeopt.optimization.choice.time_kept import stored_pace
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.optimization.options import Options
@@ -37,7 +39,7 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.texts.tokenizer import Fill
 from edgeopt.report.document import Value
-from edgeopt.runtime.devices.availability import is_by_rule
+from edgeopt.runtime.devices.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Engine, Files, Listener
 from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps.quantize.calibration.pictures import CALIBRATION_PICTURES
@@ -56,7 +58,7 @@ _READING = 0.1
 _LOOK, _LABELS = 0.1, 0.05
 """Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
 _PROVABLE = 0.5
-"""Share of the time limit that is left where a proof is still in reach."""
+"""Share of the time limit that is left where a fresh process is run to see how long it takes."""
 _LEAST_LOOKED, _LEAST_LABELS = 2, 8
 _LOOKED = "candidates/looked.json"
 _TURN_FRAMES = 4
@@ -218,18 +220,14 @@ def heed_slowness(run: Run) -> None:
     A resumed run takes as many as it did before: what is compared is answers to the same pictures.
     """
     context, limit_s = run.context, run.context.time_limit_s
-    if stored_candidates(run, BASELINE):
+    is_resumed = bool(stored_candidates(run, BASELINE))
+    frame_s = _time_original(run, limit_s) if limit_s is not None else 0.0
+    if is_resumed:
         looked = _read_looked(run)
     elif limit_s is None:
         run.workspace.path(_LOOKED).unlink(missing_ok=True)
         return
     else:
-        opening_s, frame_s = _opening_and_frame_s(context)
-        run.frame_ms = 1000 * frame_s
-        context.process_s = _process_s(run, opening_s, frame_s)
-        if context.original.is_outside:
-            context.turn_s = opening_s + _TURN_FRAMES * frame_s
-            _warn_of_little_time(run, limit_s)
         pictures = max(_LEAST_LOOKED, min(CALIBRATION_PICTURES, int(_LOOK * limit_s / frame_s)))
         looked = pictures, max(_LEAST_LABELS, int(_LABELS * limit_s / frame_s))
         run.workspace.write(_LOOKED, json.dumps(looked))
@@ -244,24 +242,36 @@ def heed_slowness(run: Run) -> None:
         run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
 
 
-def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
-    """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run.
+def _time_original(run: Run, limit_s: float) -> float:
+    """Return the seconds of a frame of the original, and keep what follows from them and from its opening."""
+    context = run.context
+    opening_s, frame_s = _opening_and_frame_s(context)
+    run.frame_ms = 1000 * frame_s
+    if context.original.is_outside:
+        context.turn_s = opening_s + _TURN_FRAMES * frame_s
+        _warn_of_little_time(run, limit_s)
+    elif not (run.untimed or is_compiled(context.target)):
+        original = SeenTimes(opening_s, frame_s)
+        if process_s := _process_s(run, original, limit_s):
+            context.proof = ProofTime(process_s, original, slower=stored_pace(run))
+    return frame_s
+
+
+def _process_s(run: Run, original: SeenTimes, limit_s: float) -> float:
+    """Return what one fresh process of a proof takes here, from its start to its end; 0 where it fails.
 
     Of a model so slow that one would take much of the time limit it is reckoned, and none is run; where most of the
-    limit is over already, as on a busy machine, none is either, since nothing would be proven.
+    limit is over already, as on a busy machine, none is either.
     """
     context, model = run.context, run.context.original
-    if run.untimed or model.is_outside or context.engine.target.executor != "onnxruntime":
-        return 0.0
-    reckoned_s = 2 * (opening_s + (1 + 2 * PROOF_PACE.least_rounds) * frame_s)
-    if reckoned_s > _LOOK * (context.time_limit_s or math.inf):
+    reckoned_s = START_S + 2 * original.in_process_s
+    if reckoned_s > _LOOK * limit_s or context.ends_at - monotonic() < _PROVABLE * limit_s:
         return reckoned_s
-    if context.ends_at - monotonic() < _PROVABLE * (context.time_limit_s or 0.0):
-        return 0.0
-    opening = context.engine.opening(context.engine.target.float_precision)
-    runnable = Runnable(opening, model.source, context.recipe, model.inputs, model.outputs)
     began_s = monotonic()
     try:
+        source = context.engine.executor.converted(model.source)
+        opening = context.engine.opening(context.engine.target.float_precision)
+        runnable = Runnable(opening, source, context.recipe, model.inputs, model.outputs)
         run_fresh({BASELINE: runnable}, feed_of(run.timed), PROOF_PACE, workers=run.plan.threads, seed=0)
     except EdgeoptError:
         return 0.0  # the proof itself says why

@@ -16,6 +16,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.measurement.accuracy.pool import HERE, AnswerPool
+from edgeopt.measurement.fresh_process.proof_time import SPARE, ProofTime
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.turns.one_open import proof_seconds
 from edgeopt.recipes.default_limits import MAX_DROP
@@ -48,10 +49,6 @@ be where each turn opens a large model."""
 _INT8_SIZE, _FIXED = 0.25, 1 / 3
 """Size of an INT8 form as a share of the float model's; share of a turn that does not follow from the size: a form of a
 quarter of it took half as long."""
-_PROCESSES, _TURNS_S = 6, 5.0
-"""Fresh processes of a proof, and seconds of the turns before it in which all candidates are measured."""
-_SPARE = 1.2
-"""Times what a proof should take: openings differ by so much."""
 _SCORED = 0.1
 """Share of it for scoring what searches found."""
 _CONVERSIONS = 3
@@ -168,8 +165,8 @@ class Context:
     time_limit_s: float | None = None
     most_pictures: int = CALIBRATION_PICTURES
     """Most pictures on which one look at a model may run it: few where the model is slow against the time limit."""
-    process_s: float = 0.0
-    """Seconds of one fresh process of a proof; 0: not known, as without a time limit."""
+    proof: ProofTime | None = None
+    """Times of measuring and proving, by what was seen so far; None: not known, as without a time limit."""
     turn_s: float = 0.0
     """Seconds of one turn of the original that opens it anew, as with a model above 2 GB; 0: turns share a session."""
     alternatives: tuple[Engine, ...] = ()
@@ -241,15 +238,15 @@ class Context:
 
     @property
     def proof_s(self) -> float:
-        """The least seconds of measuring in turns and proving one form; 0: not known."""
+        """The least seconds of measuring forms in turns and proving one of them; 0: not known."""
         if self.turn_s:
             return self.proof_of([_INT8_SIZE])
-        return _TURNS_S + _PROCESSES * _SPARE * self.process_s if self.process_s else 0.0
+        return self.proof.kept_s if self.proof else 0.0
 
     def proof_of(self, sizes: Sequence[float]) -> float:
         """Return how many seconds it takes to prove forms of so many times the original's size, some to spare."""
         turns_s = [self.turn_s * (_FIXED + (1 - _FIXED) * number) for number in (1.0, *sizes)]
-        return _SPARE * proof_seconds(turns_s)
+        return SPARE * proof_seconds(turns_s)
 
     @property
     def least_limit_s(self) -> float:

@@ -287,12 +287,26 @@ def judge_agreement(
     word = Word.AGREES if bound >= least else below
     wanted = 0
     if word is Word.NOT_DECIDED and agreement > least:
-        unseen = least_samples(1 - least, level)
-        reaching = ((NormalDist().inv_cdf(1 - level)) * spread / (agreement - least)) ** 2
-        wanted = max(unseen, math.ceil(reaching), samples + 1)
+        wanted = max(_samples_that_agree(agreement, spread, least, level), samples + 1)
     return Judgement(
         word, samples, least, level, agreement=agreement, agreement_least=bound, changed=changed, wanted=wanted
     )
+
+
+def samples_that_agree(agreement: float, least: float) -> int:
+    """Return how many samples at most prove an agreement that was seen on a few; 0: it is too low.
+
+    Args:
+        agreement: Of the few.
+        least: What it must be.
+    """
+    most_spread = math.sqrt(max(agreement * (1 - agreement), 0.0))  # each answer agrees wholly or not at all
+    return _samples_that_agree(agreement, most_spread, least, LEVEL) if agreement > least else 0
+
+
+def _samples_that_agree(agreement: float, spread: float, least: float, level: float) -> int:
+    reaching = (NormalDist().inv_cdf(1 - level) * spread / (agreement - least)) ** 2
+    return max(least_samples(1 - least, level), math.ceil(reaching))
 
 
 def _decided(judged: Judgement, deviation: float, later: float | None) -> Judgement:

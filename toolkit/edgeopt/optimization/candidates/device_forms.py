@@ -19,7 +19,8 @@ from edgeopt.measurement.accuracy.judgement import judge_scores
 from edgeopt.measurement.accuracy.parallel import simulate_answers
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.scoring import add_candidate, score_candidate, store_candidate, stored_baseline
-from edgeopt.optimization.choice.accuracy_proof import answers_of_original, judge_answers, samples_that_judge
+from edgeopt.optimization.choice.accuracy_proof import answers_of_original, judge_answers
+from edgeopt.optimization.choice.judging_time import samples_that_judge
 from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.choice.stored_scores import ScoredAnswers, store_scores
 from edgeopt.optimization.folder.resume import stored_candidates

@@ -15,19 +15,28 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.common_options import MAX_MISS_RATIO
+from edgeopt.measurement.fresh_process.proof_time import (
+    FEWEST_PROCESSES,
+    PROOF_BLOCK_S,
+    PROOF_ROUNDS,
+    SLOW_S,
+    SPARE,
+    START_S,
+    SeenTimes,
+    processes_that_decide,
+)
 from edgeopt.measurement.fresh_process.turns import FreshTurns
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.quantile import summarize
-from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Opened, Pace, Turns, TurnsMachine, take_turns
-from edgeopt.measurement.turns.one_open import LEAST_ROUNDS, take_turns_one_open
+from edgeopt.measurement.turns.one_open import take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.steps._context import MOST_MEASURED
-from edgeopt.system.processes.time_limit import LONGER, limited, longer, time_left_s
+from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -45,14 +54,10 @@ _MOST_LISTED = 3
 _BATCHES = 2
 _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
-PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
-"""Proof pace of a fresh process: short, because processes differ by more than rounds."""
-_SLOW_S = 0.5
-"""A frame that takes longer."""
+PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=PROOF_BLOCK_S, least_rounds=PROOF_ROUNDS)
+"""Proof pace of a fresh process."""
 _WAITING = "waiting"
 """Stage from the instant at which a frame should have arrived until it was taken, where that took time."""
-_ALONE = 0.7
-"""Share of a process's time with several candidates that one with the best alone takes: most of it is its start."""
 
 Fresh = Callable[[Sequence[str], Pace, int], Turns]
 """Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
@@ -79,6 +84,8 @@ class Decision:
     unproven: str = ""
     """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
     would take; empty: there is no such candidate."""
+    slower: float = 0.0
+    """Times what was expected that the last fresh process took; 0: none ran, or nothing was expected."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,25 @@ class Bench:
     one_open: bool = False
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
     time_limit_s: float | None = None
-    """Time limit of the whole run, to say which one would have been enough."""
+    """Time limit of the whole run; None: there is none."""
+    limit_with: Callable[[float], float] | None = None
+    """Returns the time limit that would have left so many seconds more, in seconds; None: that many more, and some to
+    spare."""
     until_s: float = math.inf
     """Instant on the monotonic clock: the rest of a time limit is for judging accuracy."""
+    turns_until_s: float = math.inf
+    """Instant on the monotonic clock: the time from then on is for fresh processes."""
+    process_s: Callable[[Sequence[str]], float] | None = None
+    """Returns about how many seconds a fresh process takes with the baseline and these candidates; None: the turns tell
+    it."""
     same: frozenset[str] = frozenset()
     """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
+
+    def enough_with(self, missing_s: float) -> float:
+        """Return the time limit that would have left so many seconds more; 0 without a limit."""
+        if self.time_limit_s is None:
+            return 0.0
+        return self.limit_with(missing_s) if self.limit_with else self.time_limit_s + SPARE * missing_s
 
 
 def late_s(limit_s: float | None) -> float:
@@ -129,23 +150,36 @@ def measure_and_choose(
     """
     pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
     told = partial(bench.tell, "measure in turns") if bench.tell else None
+    opened_s = dict[str, float]()
+    openers = {name: partial(_open_timed, opener, bench, opened_s, name) for name, opener in bench.openers.items()}
+    take = partial(
+        take_turns_one_open if bench.one_open else take_turns,
+        openers,
+        bench.frames,
+        pace,
+        workers=bench.workers,
+        seed=bench.seed,
+        machine=bench.machine,
+        tell=told,
+    )
     with limited(bench.until_s):
-        turns = (take_turns_one_open if bench.one_open else take_turns)(
-            bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
-        )
+        try:
+            with limited(bench.turns_until_s):
+                turns = take()
+        except OutOfTime:
+            if bench.turns_until_s >= bench.until_s:
+                raise
+            turns = take()  # models took longer to open than was seen: what looks faster is at least told
         timed = [
             _with_turns(candidate, turns, bench) if candidate.name in bench.openers else candidate
             for candidate in candidates
         ]
         marked = mark(timed, wish)
-        proof = _Proof(turns, bench)
+        proof = _Proof(turns, bench, opened_s)
         if bench.fresh is not None:
             marked = proof.confirm(marked, wish)
-    turns_prove = bench.fresh is None and len(candidates) > 1
-    if turns_prove and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
-        cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
-        proof.notes.append(Note(NoteKind.WARNING, cut, _enough(turns, rounds, least, bench)))
-        marked = mark([_unproven(candidate) for candidate in marked], wish)
+    if bench.fresh is None:
+        marked = mark(_with_rounds_that_decide(marked, turns, bench, pace, proof.notes), wish)
     if proof.trust.level is TrustLevel.INVALID:
         marked = mark([_unproven(candidate) for candidate in marked], wish)
     if judge is not None:
@@ -160,7 +194,16 @@ def measure_and_choose(
         trust=proof.trust,
         notes=tuple(proof.notes),
         unproven=proof.unproven,
+        slower=proof.slower,
     )
+
+
+def _open_timed(opener: Callable[[], Opened], bench: Bench, opened_s: dict[str, float], name: str) -> Opened:
+    """Open a model, and keep how many seconds that took."""
+    began_ns = bench.machine.clock()
+    opened = opener()
+    opened_s[name] = (bench.machine.clock() - began_ns) / 1e9
+    return opened
 
 
 def _with_turns(candidate: Candidate, turns: Turns, bench: Bench) -> Candidate:
@@ -184,17 +227,35 @@ def _rounds_of(turns: Turns) -> int:
     return len(np.unique(rounds))
 
 
-def _enough(turns: Turns, rounds: int, least: int, bench: Bench) -> str:
-    """Say which time limit would have been enough for the rounds, by what those took that ran."""
-    if bench.time_limit_s is None:
-        return LONGER
-    each_s = turns.seconds / rounds
-    return longer(max(bench.time_limit_s + (least - rounds) * each_s, least * each_s / MOST_MEASURED))
+def _with_rounds_that_decide(
+    marked: Sequence[Candidate], turns: Turns, bench: Bench, pace: Pace, notes: list[Note]
+) -> list[Candidate]:
+    """Return the candidates; where a time limit left too few rounds to decide on one, its speed proves nothing.
+
+    Args:
+        marked: All candidates, the baseline first.
+        turns: Of this process.
+        bench: What they were measured on.
+        pace: How long.
+        notes: Gets how many rounds were missing, and the time limit that would have been enough for them.
+    """
+    rounds = _rounds_of(turns)
+    speeds = {candidate.name: candidate.speed for candidate in marked if candidate.speed}
+    least = {name: _least_rounds(speed, bench, pace) for name, speed in speeds.items()}
+    short = {name: count for name, count in least.items() if rounds < count}
+    if not short:
+        return [*marked]
+    most, each_s = max(short.values()), turns.seconds / rounds
+    what = "no speed is confirmed" if len(short) == len(least) else f"not confirmed: {', '.join(short)}"
+    enough_s = bench.enough_with((most - rounds) * each_s)
+    text = f"{what}: the time limit left {rounds} of {most} rounds"
+    notes.append(Note(NoteKind.WARNING, text, longer(enough_s) if enough_s else LONGER))
+    return [_unproven(candidate) if candidate.name in short else candidate for candidate in marked]
 
 
-def _least_rounds(bench: Bench, pace: Pace) -> int:
-    """Return how many rounds of this process prove something, where none are run in others."""
-    return LEAST_ROUNDS if bench.one_open else pace.least_rounds
+def _least_rounds(speed: Ratio, bench: Bench, pace: Pace) -> int:
+    """Return how many rounds of this process prove a speed, where none are run in others."""
+    return processes_that_decide(speed.low) if bench.one_open else pace.least_rounds
 
 
 def _unproven(candidate: Candidate) -> Candidate:
@@ -215,12 +276,15 @@ class _TooLateError(Exception):
 class _Proof:
     """The times of fresh processes, for candidates that are worth it."""
 
-    def __init__(self, turns: Turns, bench: Bench) -> None:
+    def __init__(self, turns: Turns, bench: Bench, opened_s: Mapping[str, float]) -> None:
         self.notes: list[Note] = []
         self.unproven = ""
-        self._turns, self._bench = turns, bench
+        self.slower = 0.0
+        """Times what was expected that the last process took; 0: none ran, or nothing was expected."""
+        self._turns, self._bench, self._opened_s = turns, bench, opened_s
         self._readings, self._anchors = list(turns.readings), list(turns.anchors)
         self._found: list[FreshTurns] = []
+        self._pace_ratio = 1.0
 
     @property
     def trust(self) -> Trust:
@@ -229,22 +293,19 @@ class _Proof:
 
     def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
         """Return the candidates with the speeds over processes of those that were asked for."""
-        asked: list[str] = []
+        asked, left_out = list[str](), tuple[str, ...]()
         for _ in range(_BATCHES):
-            names = shortlist(marked, wish, asked, self._most)
+            names = left_out or shortlist(marked, wish, asked, self._most)
             if not names:
                 break
-            asked += names
-            leading = max(
-                candidate.speed.speedup for candidate in marked if candidate.speed and candidate.name in names
-            )
+            looked = {candidate.name: candidate.speed for candidate in marked if candidate.speed}
             try:
-                fresh_turns = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
+                fresh_turns = self._ask(names, looked)
             except EdgeoptError as error:
                 self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
                 break
             except _TooLateError as late:
-                self._leave(next(candidate for candidate in marked if candidate.name == names[0]), late.missing_s)
+                self._leave(marked, names, late.missing_s)
                 break
             self._found.append(fresh_turns)
             proven = fresh_turns.processes[0].samples
@@ -255,7 +316,13 @@ class _Proof:
                 for candidate in marked
             ]
             marked = mark(known, wish)
-            if is_answered(marked, wish):
+            asked += [name for name in names if name in proven]
+            left_out = tuple(name for name in names if name not in proven)
+            is_found = is_answered(marked, wish)
+            missing = _fewest(looked[names[0]]) - len(fresh_turns.processes)
+            if missing > 0 and not is_found:
+                self._leave(marked, names[:1], missing * self._each_s(names[:1]))
+            if is_found and not left_out:
                 break
         return marked
 
@@ -269,23 +336,33 @@ class _Proof:
         frames = LEAST_PROCESSES * (2 * self._pace.least_rounds + 1)
         return max(1, min(_MOST_LISTED, int(self._bench.confirm_seconds / (frames * self._frame_s)) - 2))
 
-    def _ask(self, names: Sequence[str], most: int) -> FreshTurns:
-        """Run processes: the least number, and more while they fit into the time."""
+    def _ask(self, names: Sequence[str], looked: Mapping[str, Ratio]) -> FreshTurns:
+        """Run processes: the least number, and more while they fit into the time.
+
+        Where a time limit leaves too little for all, the last names are left out; for the first as few are run as prove
+        what it looks.
+
+        Args:
+            names: Candidates, the one that gains most first.
+            looked: Speeds of one process, by name.
+
+        Raises:
+            _TooLateError: If too little is left even so.
+        """
         assert self._bench.fresh is not None
         clock, tell = self._bench.machine.clock, self._bench.tell
-        began, result, last_s = clock(), list[Turns](), 0.0
-        while len(result) < LEAST_PROCESSES or (
-            len(result) < most
-            and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
-            and last_s <= time_left_s()
-        ):
-            if len(names) > 1 and not self._has_time(last_s or self._least_s(names), LEAST_PROCESSES - len(result)):
-                names = names[:1]  # at least the best is proven
-                last_s *= _ALONE
-            self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(result))
+        is_clear = max(looked[name].speedup for name in names) >= _CLEAR
+        most = LEAST_PROCESSES if is_clear else MOST_PROCESSES
+        began, result = clock(), list[Turns]()
+        while len(result) < most:
+            names = self._that_fit(names, looked, len(result))
+            each_s = self._each_s(names)
+            is_over = (clock() - began) / 1e9 + each_s > self._bench.confirm_seconds
+            if not names or each_s > time_left_s() or (is_over and len(result) >= LEAST_PROCESSES):
+                break
             started = clock()
             result.append(self._bench.fresh(names, self._pace, self._bench.seed + len(result)))
-            last_s = (clock() - started) / 1e9
+            self._learn(names, (clock() - started) / 1e9)
             self._readings.append(self._bench.machine.read())
             self._anchors.append(self._bench.machine.measure_anchor())
             if tell:
@@ -295,36 +372,57 @@ class _Proof:
         common = set[str](result[-1].samples)
         return FreshTurns(tuple(other.with_models(common) for other in result))
 
-    def _least_s(self, names: Sequence[str]) -> float:
-        """Return what a fresh process takes at least, by the frames that it runs."""
-        models = len(names) + 2
-        return (models * (1 + 2 * self._pace.least_rounds) + 1) * self._frame_s
+    def _that_fit(self, names: Sequence[str], looked: Mapping[str, Ratio], done: int) -> Sequence[str]:
+        """Return the first names, as many as the time is enough for; none where what is done may be all.
+
+        Raises:
+            _TooLateError: If it is not enough for the first.
+        """
+        missing_s = math.inf
+        for count in range(len(names), 0, -1):
+            some = names[:count]
+            needed = max(_fewest(looked[name]) for name in some) - done
+            if needed <= 0 and count < len(names):
+                return ()  # the first are decided: what is left would not do for the others
+            if (missing_s := needed * self._each_s(some) - time_left_s()) <= 0:
+                return some
+        if done >= FEWEST_PROCESSES:
+            return ()
+        frames_s = 3 * (1 + 2 * self._pace.least_rounds) * self._frame_s
+        if not done and _fewest(looked[names[0]]) * frames_s <= time_left_s():
+            return names[:1]  # what is expected may be too much: one process tells
+        raise _TooLateError(missing_s)
+
+    def _expected_s(self, names: Sequence[str]) -> float:
+        """Return what a fresh process should take."""
+        if self._bench.process_s:
+            return self._bench.process_s(names)
+        opened = (self._turns.baseline, self._turns.baseline, *names)
+        return START_S + sum(SeenTimes(self._opened_s[name], self._frame_s).in_process_s for name in opened)
+
+    def _each_s(self, names: Sequence[str]) -> float:
+        """Return what a fresh process takes, by what the last one took."""
+        return self._pace_ratio * self._expected_s(names)
+
+    def _learn(self, names: Sequence[str], took_s: float) -> None:
+        self._pace_ratio = took_s / max(self._expected_s(names), 1e-9)
+        self.slower = self._pace_ratio if self._bench.process_s else 0.0
 
     @property
     def _pace(self) -> Pace:
         """The pace of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
-        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > _SLOW_S else PROOF_PACE
+        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > SLOW_S else PROOF_PACE
 
-    @staticmethod
-    def _has_time(each_s: float, processes: int) -> bool:
-        return each_s * processes <= time_left_s()
-
-    @staticmethod
-    def _require_time(each_s: float, processes: int) -> None:
-        """Raise where a time limit leaves none for so many processes, since fewer prove nothing.
-
-        Raises:
-            _TooLateError: If so.
-        """
-        if (missing_s := each_s * processes - time_left_s()) > 0:
-            raise _TooLateError(missing_s)
-
-    def _leave(self, best: Candidate, missing_s: float) -> None:
-        """Say what looks fastest and how much more time would prove it."""
-        self.unproven = promise_of(best, missing_s)
-        limit_s = self._bench.time_limit_s
-        remedy = longer(limit_s + missing_s) if limit_s else LONGER
-        self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {self.unproven}", remedy))
+    def _leave(self, marked: Sequence[Candidate], names: Sequence[str], missing_s: float) -> None:
+        """Say what looks fastest of what is not proven, and how much more time would prove it."""
+        best = next(candidate for candidate in marked if candidate.name == names[0])
+        enough_s = self._bench.enough_with(missing_s)
+        more_s = enough_s - (self._bench.time_limit_s or 0.0) if enough_s else missing_s
+        self.unproven = promise_of(best, more_s)
+        what = "not proven in the time" if self._found else "no speed is confirmed"
+        others = f"; not proven either: {', '.join(names[1:])}" if self._found and len(names) > 1 else ""
+        remedy = longer(enough_s) if enough_s else LONGER
+        self.notes.append(Note(NoteKind.WARNING, f"{what}: {self.unproven}{others}", remedy))
 
     def is_faster(self, name: str, other: str) -> bool:
         """Return whether the first is proven faster than the second, by whole frames."""
@@ -345,6 +443,11 @@ class _Proof:
             for name in fresh_turns.processes[0].samples
             if not name.endswith(AGAIN)
         }
+
+
+def _fewest(looked: Ratio) -> int:
+    """Return how few processes prove a speed that was seen in one."""
+    return min(LEAST_PROCESSES, processes_that_decide(looked.low))
 
 
 def _with_proof(candidate: Candidate, fresh_turns: FreshTurns) -> Candidate:
@@ -374,10 +477,10 @@ def latency_of(samples: Samples, budget_ms: float | None, max_miss_ratio: float 
     )
 
 
-def promise_of(best: Candidate, missing_s: float) -> str:
+def promise_of(best: Candidate, more_s: float) -> str:
     """Return what looks fastest, and what more time would tell of it."""
     agrees = " and agrees" if best.agreement is not None else ""
-    seconds = math.ceil(missing_s)
+    seconds = math.ceil(more_s)
     if best.speed and best.speed.low <= 1:
         return f"{best.name} may be faster{agrees} ({best.speed} so far); {seconds} s more would tell"
     speed = f"{best.speed.speedup:.2f}x as fast" if best.speed else "faster"

@@ -116,7 +116,7 @@ def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
     """Offer a model that rounds its activations as it runs without that rounding."""
     if not may_round(model):
         return
-    if monotonic() > run.context.ends_at:
+    if monotonic() > run.context.candidates_end:
         run.context.notes.append(out_of_time(_FLOAT))
         return
     finished = finished_candidates(run, _FLOAT)
@@ -161,7 +161,8 @@ def _with_joined_attention(
 ) -> tuple[Model, Candidate]:
     """Return the model with one op for each attention, as a candidate; what came in where there is none."""
     name = rival_name(rival, _ATTENTION)
-    if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
+    is_late = monotonic() > run.context.candidates_end
+    if is_late or engine is not run.context.engine or not joins_attention(engine.target):
         return model, parent
     finished = finished_candidates(run, name)
     inputs = [] if finished else run.context.checked_inputs(model)
@@ -248,10 +249,10 @@ def _offer(
         name = first or _name(run, engine, precision, rival)
         finished, made = finished_candidates(run, name), list[Candidate]()
         for i, outcome in enumerate(outcomes):
-            if monotonic() > run.context.ends_at:
+            known = finished[i] if i < len(finished) else None
+            if known is None and monotonic() > run.context.candidates_end:
                 run.context.notes.append(out_of_time(name))
                 return
-            known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision, name)
             try:
                 made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))

@@ -66,6 +66,9 @@ def _make_integers(run: Run, rival: Rival, dense: Rival, name: str, step: Step) 
     outcomes = outcomes or [*make_alike(run, step, rival.model, dense.model, setting, like)]
     made, steps = list[Candidate](), (*rival.candidate.steps, name)
     for i, outcome in enumerate(outcomes):
+        if i and not finished and monotonic() > run.context.candidates_end:
+            run.context.notes.append(out_of_time(numbered(first, i)))
+            return made  # a resumed run makes it whole
         known, whose = finished[i] if finished else None, rival.candidate.name
         try:
             made.append(add_candidate(run, numbered(first, i), whose, steps, outcome, setting, resumed=known))

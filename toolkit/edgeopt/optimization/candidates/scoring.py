@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import starmap
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, why_no_proof
+from edgeopt.measurement.fresh_process.proof_time import SeenTimes
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
+from edgeopt.optimization.choice.time_kept import see_model
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run, model_file
 from edgeopt.recipes.inputs.frames import calibration_wanted
@@ -42,8 +45,9 @@ def score_candidate(
 
     The labels that prove are opened for the original alone: for candidates when the search is over, see `proving`.
     """
-    engine = setting.engine.with_options(outcome.options)
+    engine, began_s = setting.engine.with_options(outcome.options), monotonic()
     session = engine.open(outcome.model, setting.precision)
+    open_s = monotonic() - began_s
     task = run.context.task(outcome.model, evaluating=True)
     runnable = run.context.runnable(outcome.model, engine, setting.precision)
     scored = score_on_labels(run.context, run.labelled, session, task, name, runnable) if name == BASELINE else None
@@ -69,7 +73,9 @@ def score_candidate(
     )
     nan = _Nan()
     hear = nan.hear if name == BASELINE else None
+    began_s = monotonic()
     found = reference_answers(run.context, session, outcome.model, runnable, hear=hear)
+    seen = SeenTimes(open_s, (monotonic() - began_s) / max(len(found), 1), candidate.profile)
     is_compared = name != BASELINE and not candidate.input_size
     is_opened_once = name == BASELINE and outcome.model.is_outside  # drift is told from its outputs later
     asked = is_compared or is_opened_once
@@ -81,6 +87,7 @@ def score_candidate(
             store_baseline(run, scored)
         keep_reference(run.context, run.labelled, task, found, nan)
         run.context.checked_outputs += outputs
+        see_model(run, candidate, seen)
         return candidate
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
     compared = replace(
@@ -88,6 +95,7 @@ def score_candidate(
         drift=worst_drift(starmap(measure_drift, pairs)) if is_compared else None,
         agreement=task.agreement(found, run.context.reference),
     )
+    see_model(run, compared, seen)
     # Of what computes the same the metric is the same: no label is read for it.
     return replace(compared, score=run.candidates[0].score) if compared.is_rewrite else compared
 
@@ -248,9 +256,12 @@ def add_candidate(
         unjudged = resumed if is_known else replace(resumed, judgement=None, score=None)
         candidate = replace(unjudged, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
+            began_s = monotonic()
             session = run.context.open(outcome.model)
-            nan = _Nan()
+            nan, open_s = _Nan(), monotonic() - began_s
+            began_s = monotonic()
             found = reference_answers(run.context, session, outcome.model, hear=nan.hear)
+            see_model(run, candidate, SeenTimes(open_s, (monotonic() - began_s) / max(len(found), 1)))
             session.close()
             keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found, nan)
     else:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import ge
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,12 @@ from edgeopt.measurement.accuracy.judgement import (
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
+from edgeopt.optimization.choice.judging_time import (
+    forms_judged_in_time,
+    limit_to_judge,
+    samples_that_judge,
+    tell_of_few_samples,
+)
 from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.choice.selection import is_proven
 from edgeopt.optimization.choice.stored_scores import ScoredAnswers, share_of_level, store_scores, stored_scores
@@ -46,12 +51,9 @@ from edgeopt.optimization.options import Prefer
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.machine.processor import cpu_name
-from edgeopt.system.processes.time_limit import LONGER, OutOfTime
+from edgeopt.system.processes.time_limit import OutOfTime
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
-
-_SHARE = 0.1
-"""Share of a time limit that the answers to all samples may take."""
 
 
 def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -69,6 +71,7 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
     }
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
+        tested = forms_judged_in_time(run, tested)
         frames = samples_that_judge(run, len(tested))
         run.course.expect(JUDGE, (1 + len(tested)) * len(frames) * run.course.frame_s)
         run.course.begin(JUDGE)
@@ -76,6 +79,7 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
         with run.context.pool.expecting(_expected(run, tested), frames):
             judgements = _test(run, tested, frames)
         judged |= {candidate.name: judgement for candidate, judgement in zip(tested, in_order(judgements), strict=True)}
+        tell_of_few_samples(run, frames, [judged[candidate.name] for candidate in tested])
     original = marked[0].score  # of what computes the same, the metric is the same
     scores = dict.fromkeys(judged, original) | run.judged_scores
     return tuple(
@@ -156,7 +160,8 @@ def _test(run: Run, tested: Sequence[Candidate], frames: Frames) -> list[Judgeme
         if answered:
             judgements = _by_answers(run, frames, reference, answered, judgements)
     except OutOfTime:
-        note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(judgements)].name}", LONGER)
+        text = f"no time to judge the accuracy of {tested[len(judgements)].name}"
+        note = Note(NoteKind.WARNING, text, limit_to_judge(run, len(tested), len(frames)))
         run.context.notes.append(note)
     return judgements + [_unjudged(run) for _ in tested[len(judgements) :]]
 
@@ -201,21 +206,6 @@ def _by_answers(
 def _unjudged(run: Run) -> Judgement:
     """Return that nothing is known: the greatest risk of all."""
     return Judgement(Word.NOT_DECIDED, 0, run.context.least_agreement, agreement_least=0.0, why=NO_TIME)
-
-
-def samples_that_judge(run: Run, models: int) -> Frames:
-    """Return all samples that judge so many models; where a time limit is short, as many as it leaves time for."""
-    if run.labelled:
-        return run.labelled.frames
-    frames = run.context.pictures
-    if frames.states:
-        return run.context.judged_pictures  # of a stream the first in a row
-    limit_s = run.context.time_limit_s
-    if limit_s is None or not run.frame_ms:
-        return frames
-    left_s = max(min(_SHARE * limit_s, run.context.ends_at - monotonic()), 0.0)
-    most = int(1000 * left_s / run.frame_ms / (models + 1))
-    return frames.spread(max(most, len(run.context.judged_pictures)))
 
 
 def answers_of_original(run: Run, frames: Frames) -> list[Any]:

@@ -25,6 +25,7 @@ from edgeopt.optimization.candidates.measure import (
 from edgeopt.optimization.candidates.same_graphs import same_as_original
 from edgeopt.optimization.choice.accuracy_proof import prove_accuracy
 from edgeopt.optimization.choice.selection import Chosen, mark
+from edgeopt.optimization.choice.time_kept import forms_that_fit, judging_of, limit_with, processes_of, store_pace
 from edgeopt.optimization.expected_progress import CONFIRM, MEASURE, measuring_s
 from edgeopt.optimization.run import Run, model_file
 from edgeopt.system.machine.affinity import threads_in_words
@@ -32,8 +33,6 @@ from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, long
 from edgeopt.system.text import plural
 
 INTERRUPTED = "the run was interrupted"
-_JUDGED = 0.15
-"""Share of a time limit that is kept for judging accuracy at most."""
 _TOO_LITTLE = "the time limit leaves too little time to measure them"
 _AGAIN = "the same command with --resume takes up what is finished"
 
@@ -48,9 +47,12 @@ def decide(run: Run) -> Decision | None:
     one_open = any(
         load_model(run.workspace.path(candidate.file), candidate.name).is_outside for candidate in run.candidates
     )
-    text, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
-    until_s = left + late_s(run.context.time_limit_s)
-    measured = candidates_that_fit(run, until_s) if one_open else run.candidates
+    text, left_s = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
+    ends_s = max(run.context.ends_at + late_s(run.context.time_limit_s), monotonic())
+    measured = candidates_that_fit(run, ends_s - monotonic())
+    judging_s = judging_of(run, ends_s - monotonic())
+    has_processes = not (run.openers or one_open)
+    proving_s = processes_of(run, measured, ends_s - monotonic() - judging_s) if has_processes else 0.0
     run.course.expect(MEASURE, measuring_s(1 + len(measured), run.course.frame_s))
     run.course.begin(MEASURE)
     run.listener.say(
@@ -62,23 +64,27 @@ def decide(run: Run) -> Decision | None:
         frames=run.timed,
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
-        fresh=None if run.openers or one_open else _fresh(run),
-        seconds=min(MOST_SECONDS, max(left - max(CONFIRM_SECONDS, run.context.proof_s), 3.0)),
-        confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
+        fresh=_fresh(run) if has_processes else None,
+        seconds=min(MOST_SECONDS, max(left_s - max(CONFIRM_SECONDS, proving_s + judging_s), 3.0)),
+        confirm_seconds=min(CONFIRM_SECONDS, max(left_s / 2, 0.0)),
         tell=run.listener.progress,
         one_open=one_open,
         time_limit_s=run.context.time_limit_s,
-        until_s=monotonic() + max(until_s, 0.0) - _judging_s(run),
+        until_s=ends_s - judging_s,
+        turns_until_s=ends_s - judging_s - proving_s,
+        process_s=run.context.proof.each_s if run.context.proof else None,
+        limit_with=partial(limit_with, run, left_s) if run.context.time_limit_s else None,
         same=same_as_original(run, measured),
     )
     if bench.same:
         text = f"{', '.join(sorted(bench.same))}: the engine makes the original's own graph of it, no speed is claimed"
         run.context.notes.append(Note(NoteKind.INFO, text))
     try:
-        with limited(monotonic() + max(until_s, 0.0)):
+        with limited(ends_s):
             decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
     except OutOfTime:
         return untimed_decision(run, _TOO_LITTLE)
+    store_pace(run, decision.slower)
     for name, samples in decision.samples.items():
         samples.save(run.workspace.path(model_file(name)).with_name("samples.npz"))
     for name, samples in decision.confirmed.items():
@@ -86,30 +92,19 @@ def decide(run: Run) -> Decision | None:
     return decision
 
 
-def _judging_s(run: Run) -> float:
-    """Return what is kept of a time limit for the answers of the original and of one form to the labels that prove."""
-    if run.context.time_limit_s is None or run.labelled is None or len(run.candidates) < 2:
-        return 0.0
-    return min(2 * len(run.labelled.frames) * run.course.frame_s, _JUDGED * run.context.time_limit_s)
-
-
 def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:
-    """Return the candidates whose turns fit into the time, where each turn opens a model: one at least.
+    """Return the candidates that are measured, the original first: all without a time limit.
 
-    Those that keep their accuracy come first, then smaller ones, which are opened and read sooner.
+    Under one, those whose turns fit into the time beside the proof of the best; the others are told.
     """
-    baseline, *others = run.candidates
-    order = sorted(others, key=lambda other: (not run.wish.keeps(other), other.size_bytes))
-    kept, sizes = [baseline], list[float]()
-    for candidate in order:
-        sizes.append(candidate.size_bytes / baseline.size_bytes)
-        if len(kept) > 1 and run.context.proof_of(sizes) > left_s:
-            break
-        kept.append(candidate)
+    if run.context.time_limit_s is None:
+        return run.candidates
+    kept, needed_s = forms_that_fit(run, left_s)
     if left_out := [candidate.name for candidate in run.candidates if candidate not in kept]:
         text = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
-        run.context.notes.append(Note(NoteKind.WARNING, text, LONGER))
-    return [candidate for candidate in run.candidates if candidate in kept]
+        remedy = longer(limit_with(run, left_s, max(needed_s - left_s, 0.0)))
+        run.context.notes.append(Note(NoteKind.WARNING, text, remedy))
+    return kept
 
 
 def untimed_decision(run: Run, why: str) -> Decision:
@@ -119,9 +114,10 @@ def untimed_decision(run: Run, why: str) -> Decision:
         run: With its candidates.
         why: One of `INTERRUPTED` and the like.
     """
-    least_s = run.context.least_limit_s
-    more = longer(least_s) if least_s > (run.context.time_limit_s or 0.0) else LONGER
-    remedy = _AGAIN if why == INTERRUPTED else more
+    remedy = _AGAIN
+    if why != INTERRUPTED:
+        left_s, needed_s = run.context.ends_at - monotonic(), run.context.proof_s
+        remedy = longer(limit_with(run, left_s, max(needed_s - left_s, 0.0))) if needed_s else LONGER
     return Decision(
         candidates=mark(run.candidates, run.wish),
         chosen=Chosen(BASELINE, f"the original stays: {why}"),

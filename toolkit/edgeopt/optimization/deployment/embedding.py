@@ -18,7 +18,8 @@ from edgeopt.measurement.turns.interleaved import Pace, take_turns
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.measure import late_s, latency_of
 from edgeopt.optimization.candidates.scoring import stored_baseline
-from edgeopt.optimization.choice.accuracy_proof import as_labels_prove, judge_answers, samples_that_judge
+from edgeopt.optimization.choice.accuracy_proof import as_labels_prove, judge_answers
+from edgeopt.optimization.choice.judging_time import samples_that_judge
 from edgeopt.optimization.choice.label_looks import count_look
 from edgeopt.optimization.plan import DEFAULT
 from edgeopt.optimization.result import Inside

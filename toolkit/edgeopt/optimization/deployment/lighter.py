@@ -12,7 +12,8 @@ from edgeopt.measurement.accuracy.bootstrap import score
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.measure import late_s
 from edgeopt.optimization.candidates.scoring import stored_baseline
-from edgeopt.optimization.choice.accuracy_proof import answers_of_original, samples_that_judge
+from edgeopt.optimization.choice.accuracy_proof import answers_of_original
+from edgeopt.optimization.choice.judging_time import samples_that_judge
 from edgeopt.optimization.choice.selection import USABLE, lighter_than
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames

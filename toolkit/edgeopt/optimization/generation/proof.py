@@ -20,7 +20,7 @@ from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.recipes.texts.encoder_decoder import graphs_in
 from edgeopt.runtime.decoding.memory import bytes_of_graphs
 from edgeopt.runtime.decoding.opening import recipe_beside
-from edgeopt.system.processes.time_limit import LONGER, require_time
+from edgeopt.system.processes.time_limit import LONGER, longer, require_time
 
 _MOST_PROVEN = 2
 """Forms that are proven one after the other, where the first is not."""
@@ -129,6 +129,7 @@ def prove(
             break
         place = next(i for i, form in enumerate(language_forms) if form.name == name)
         runs, each_s = list[tuple[FormTurns, FormTurns]](), _process_s(language_forms[0], language_forms[place])
+        left_s = shares.end_s(TimeShare.PROVEN) - monotonic()
         with shares.part(TimeShare.PROVEN):
             for number in range(processes):
                 require_time(each_s)
@@ -140,6 +141,8 @@ def prove(
                 clients = contest.clients
                 runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries, clients))
                 each_s = monotonic() - began_s
+        if len(runs) < processes and not shares.was_cut:
+            shares.lack(processes * (each_s if runs else _START_S + each_s), left_s)
         if len(runs) < FEWEST:
             break
         proven.add(name)
@@ -174,7 +177,8 @@ def told_of_end(
     if not (shares.was_cut or shares.is_late):
         return None
     why = "interrupted" if shares.was_cut else "time limit reached"
-    remedy = "the same command with --resume takes up the forms" if shares.was_cut else LONGER
+    enough = longer(shares.enough_s) if shares.enough_s else LONGER
+    remedy = "the same command with --resume takes up the forms" if shares.was_cut else enough
     chosen = next(form for form in forms if form.name == choose_form(forms, budget))
     if chosen.name in ORIGINALS:
         detail = f"{why} before a form was proven faster: the bundle holds the original"

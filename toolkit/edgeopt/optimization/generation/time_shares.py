@@ -10,6 +10,7 @@ from enum import Enum
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.fresh_process.proof_time import SPARE
 from edgeopt.steps._context import Listener
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited
 from edgeopt.system.text import typed_duration
@@ -47,6 +48,8 @@ class TimeShares:
     """Whether Ctrl-C ended it."""
     is_late: bool = False
     """Whether a part was not finished in its share."""
+    enough_s: float = 0.0
+    """Time limit, in seconds, that would have left enough for all fresh processes; 0: it was not too short for them."""
     _kept_s: dict[TimeShare, float] = field(default_factory=dict)
     """Seconds that what follows a part takes, where they are known."""
 
@@ -89,6 +92,19 @@ class TimeShares:
         if self.limit_s is not None:
             whole, made = (typed_duration(1000 * share * self.limit_s) for share in (1.0, TimeShare.MADE.value))
             self.listener.say(f"time limit {whole}: forms are made for {made} at most, the device has what is left")
+
+    def lack(self, processes_s: float, left_s: float) -> None:
+        """Keep which time limit would have been enough for the fresh processes of a proof.
+
+        Args:
+            processes_s: Seconds that all of them take.
+            left_s: Seconds that were left for them when the first began.
+        """
+        if self.limit_s is None:
+            return
+        share = TimeShare.PROVEN.value - TimeShare.ROUNDS.value  # of a longer limit they get so much
+        needed_s = SPARE * processes_s
+        self.enough_s = max(needed_s, needed_s - max(left_s, 0.0) + share * self.limit_s) / share
 
     @contextmanager
     def part(self, share: TimeShare, text: str = "") -> Iterator[None]:

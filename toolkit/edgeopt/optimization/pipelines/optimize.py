@@ -34,7 +34,14 @@ from edgeopt.optimization.pipelines.judge import Judged, PipelineJudge, labels_o
 from edgeopt.optimization.pipelines.observe import Original, observe_original
 from edgeopt.optimization.pipelines.prove import JOINT, Proving, as_candidate, prove
 from edgeopt.optimization.pipelines.result import JointReport
-from edgeopt.optimization.pipelines.start import PipelineStart, later_s, open_original, started_pipeline
+from edgeopt.optimization.pipelines.start import (
+    TURNS,
+    PipelineStart,
+    later_s,
+    limit_with,
+    open_original,
+    started_pipeline,
+)
 from edgeopt.optimization.pipelines.summary import summarize
 from edgeopt.optimization.report.columns import write_document
 from edgeopt.optimization.run import Silence
@@ -145,6 +152,7 @@ class _Joint:
         self.notes: list[Note] = [*given.notes, *pictures.notes]
         self._budget_asked = options.budget_ms is not None or description.budget_ms is not None
         self._budget_ms = options.budget_ms or description.budget_ms or given.target.budget_ms
+        self._limit_s = options.time_limit_s
         self._ends_s = began_s + options.time_limit_s if options.time_limit_s else None
         self._labels = labels_of(description, options.eval)
         drop = options.max_drop if options.max_drop is not None else description.max_drop
@@ -266,6 +274,7 @@ class _Joint:
             candidates.append(as_candidate(JOINT, folders[JOINT], self._folder, judged))
         self._hears.ahead(MEASURE, MOST_SECONDS + CONFIRM_SECONDS, 0.0)
         self._hears.say(f"measuring whole frames in turns: {combination or 'the original'}")
+        turns_s = TURNS * max(3.0, self._ends_s - monotonic()) if self._ends_s else None
         proving = Proving(
             frames=judge.frames,
             budget_ms=self._budget_ms,
@@ -273,14 +282,17 @@ class _Joint:
             code=self._given.code,
             wish=self._wish,
             tell=self._hears.progress,
-            seconds=max(3.0, self._ends_s - monotonic()) / 2 if self._ends_s else None,
+            seconds=turns_s,
+            turns_s=turns_s or math.inf,
+            time_limit_s=self._limit_s,
+            limit_with=partial(limit_with, self._limit_s) if self._limit_s else None,
         )
         ends_s = max(self._ends_s or math.inf, monotonic() + _LEAST_PROVING_S)
         try:
             with limited(ends_s):
                 return _Tried(combination, judged, prove(candidates, folders, proving))
         except OutOfTime:  # of slow models not two rounds are whole: the least is measured all the same
-            return _Tried(combination, judged, prove(candidates, folders, proving))
+            return _Tried(combination, judged, prove(candidates, folders, replace(proving, turns_s=math.inf)))
 
     def _form(self, stage: str, name: str) -> Path:
         return next(model.bundles[name] for model in self._models if model.stage == stage)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.measurement.fresh_process.turns import feed_of, run_fresh
@@ -33,6 +35,12 @@ class Proving:
     tell: Progress | None
     seconds: float | None = None
     """None: as long as `optimize` takes for a model."""
+    turns_s: float = math.inf
+    """Most seconds of the turns: what a time limit leaves behind them is for fresh processes."""
+    time_limit_s: float | None = None
+    """Time limit of the whole command."""
+    limit_with: Callable[[float], float] | None = None
+    """Returns the time limit that would have left so many seconds more; None: there is none."""
 
 
 def prove(candidates: Sequence[Candidate], folders: Mapping[str, Path], proving: Proving) -> Decision:
@@ -60,6 +68,9 @@ def prove(candidates: Sequence[Candidate], folders: Mapping[str, Path], proving:
         seconds=min(MOST_SECONDS, proving.seconds or MOST_SECONDS),
         confirm_seconds=min(CONFIRM_SECONDS, proving.seconds or CONFIRM_SECONDS),
         tell=proving.tell,
+        time_limit_s=proving.time_limit_s,
+        limit_with=proving.limit_with,
+        turns_until_s=monotonic() + proving.turns_s,
     )
     return measure_and_choose(candidates, bench, proving.wish)
 

@@ -13,6 +13,7 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.files.outside import sha256_of
 from edgeopt.graph.model import find_model
+from edgeopt.measurement.fresh_process.proof_time import SPARE
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.given import OpenedPipeline, beside, open_pipeline
 from edgeopt.optimization.candidate import BASELINE
@@ -31,6 +32,8 @@ from edgeopt.system.disk.files import write_beside
 MARK = "pipeline-run.json"
 _FOR_MODELS = 0.6
 """Share of a time limit for the candidates of all models together."""
+TURNS = 0.5
+"""Share of what is then left for turns at most; fresh processes have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,16 @@ def open_original(start: PipelineStart, target: str | Target, threads: int) -> O
     """Return the pipeline with its models as they came, bundles of which lie in the output folder."""
     folder = start.folder / "combinations" / BASELINE
     return open_pipeline(str(start.file), target=target, threads=threads, code=start.code, folder=folder)
+
+
+def limit_with(limit_s: float, missing_s: float) -> float:
+    """Return the time limit that leaves so many seconds more for the fresh processes which prove the whole.
+
+    Args:
+        limit_s: The time limit that was too short.
+        missing_s: For those processes.
+    """
+    return limit_s + SPARE * missing_s / ((1 - _FOR_MODELS) * (1 - TURNS))
 
 
 def later_s(began_s: float, models: int, left_s: float) -> float:

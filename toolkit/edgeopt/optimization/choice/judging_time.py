@@ -1,0 +1,101 @@
+"""The samples and forms that a time limit leaves time to judge, and the limit that would have left more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.accuracy.judgement import Judgement, samples_that_agree
+from edgeopt.measurement.accuracy.pool import HERE
+from edgeopt.measurement.fresh_process.proof_time import SPARE
+from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.candidates.measure import late_s
+from edgeopt.optimization.choice.time_kept import AGREEING, LABELLED, judged_frame_s
+from edgeopt.optimization.run import Run
+from edgeopt.recipes.inputs.frames import Frames
+from edgeopt.system.processes.time_limit import LONGER, longer
+from edgeopt.system.text import plural
+
+
+def samples_that_judge(run: Run, models: int) -> Frames:
+    """Return all samples that judge so many models; where a time limit is short, as many as it leaves time for."""
+    if run.labelled:
+        return run.labelled.frames
+    frames = run.context.pictures
+    if frames.states:
+        return run.context.judged_pictures  # of a stream the first in a row
+    limit_s = run.context.time_limit_s
+    if limit_s is None or not (frame_s := judged_frame_s(run)):
+        return frames
+    most = int(min(AGREEING * limit_s, _left_s(run)) / frame_s / (models + 1))
+    return frames.spread(max(most, len(run.context.judged_pictures)))
+
+
+def forms_judged_in_time(run: Run, tested: Sequence[Candidate]) -> list[Candidate]:
+    """Return the forms that are judged: where a time limit is too short to decide on all, the fastest of them.
+
+    What is left out depends on no label and on no answer that is judged: none is read yet.
+
+    Args:
+        run: Its notes name what is left out.
+        tested: Forms that are proven faster.
+    """
+    is_elsewhere = run.context.pool is not HERE  # nobody knows how long a cluster takes
+    if run.context.time_limit_s is None or is_elsewhere or not all(candidate.speed for candidate in tested):
+        return [*tested]
+    fastest = sorted(tested, key=lambda candidate: -(candidate.speed.speedup if candidate.speed else 0.0))
+    count = len(tested)
+    while count > 1 and not _can_decide(run, fastest[:count]):
+        count -= 1
+    if left_out := [candidate for candidate in tested if candidate not in fastest[:count]]:
+        text = "accuracy not judged, as there was time for fewer forms: "
+        text += ", ".join(candidate.name for candidate in left_out)
+        wanted = max(_samples_of(run, candidate) for candidate in tested)
+        run.context.notes.append(Note(NoteKind.WARNING, text, limit_to_judge(run, len(tested), wanted)))
+    return [candidate for candidate in tested if candidate not in left_out]
+
+
+def tell_of_few_samples(run: Run, frames: Frames, judged: Sequence[Judgement]) -> None:
+    """Say where a time limit left too few samples to decide on a form, though enough are here.
+
+    Args:
+        run: Its notes are told.
+        frames: Samples that judged.
+        judged: What they proved of each form.
+    """
+    here = len(run.context.pictures)
+    wanted = [judgement.wanted for judgement in judged if judgement.is_open and judgement.wanted <= here]
+    if run.labelled or run.context.pictures.states or len(frames) >= here or not wanted:
+        return
+    text = f"accuracy is judged on {len(frames)} of {plural(here, frames.kind)}: the time limit left no more"
+    run.context.notes.append(Note(NoteKind.WARNING, text, limit_to_judge(run, len(judged), max(wanted))))
+
+
+def limit_to_judge(run: Run, forms: int, samples: int) -> str:
+    """Return the time limit that leaves time for so many samples' answers of the original and some forms."""
+    limit_s = run.context.time_limit_s
+    if limit_s is None or not (needed_s := (1 + forms) * samples * judged_frame_s(run)):
+        return LONGER
+    share = LABELLED if run.labelled else AGREEING
+    return longer(max(SPARE * needed_s / share, limit_s + SPARE * max(needed_s - _left_s(run), 0.0)))
+
+
+def _left_s(run: Run) -> float:
+    """Return the seconds until measuring and judging have to end."""
+    return max(run.context.ends_at + late_s(run.context.time_limit_s) - monotonic(), 0.0)
+
+
+def _can_decide(run: Run, forms: Sequence[Candidate]) -> bool:
+    """Return whether there is time for the samples that decide on some forms."""
+    if run.labelled:
+        return (1 + len(forms)) * len(run.labelled.frames) * judged_frame_s(run) <= _left_s(run)
+    return len(samples_that_judge(run, len(forms))) >= max(_samples_of(run, form) for form in forms)
+
+
+def _samples_of(run: Run, form: Candidate) -> int:
+    """Return how many samples should decide on a form: all labels; of agreement as many as the search's samples say."""
+    if run.labelled:
+        return len(run.labelled.frames)
+    frames = run.context.judged_pictures if run.context.pictures.states else run.context.pictures
+    return min(samples_that_agree(form.agreement or 0.0, run.context.least_agreement), len(frames))
