@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from few_labels import write_few
+from few_labels import link_few, write_few
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER
@@ -27,20 +26,11 @@ FEW = 8
 LEARNED_FROM = 16
 
 
-def some_of(folder: Path, place: Path) -> str:
-    """Lay some of a folder's pictures into another one, and return its name."""
-    place.mkdir()
-    files = sorted(folder.iterdir())
-    for file in files[:: len(files) // LEARNED_FROM][:LEARNED_FROM]:
-        (place / file.name).symlink_to(file)
-    return str(place)
-
-
 @pytest.fixture(scope="module")
 def detector(data, tmp_path_factory) -> ModelReport:
     folder, out = data / "coco", tmp_path_factory.mktemp("yolox")
     few = write_few(folder / "instances_val.json", FEW, out.with_suffix(".json"))
-    pictures = {"calib": some_of(folder / "calib", out / "calib"), "eval": few}
+    pictures = {"calib": link_few(folder / "calib", LEARNED_FROM, out / "calib"), "eval": few}
     model = data / "models" / "yolox_nano_416.onnx"
     return optimize(model, target=TARGET, out=out / "out", budget_ms=33.0, skip=SKIP, **pictures)
 
@@ -51,7 +41,7 @@ def classifier(data, tmp_path_factory) -> ModelReport:
     head, *rows = (folder / "val_labels.csv").read_text("utf-8").splitlines()
     few = out.with_suffix(".csv")
     few.write_text("\n".join((head, *(f"{folder / 'val' / row}" for row in rows[:: len(rows) // FEW]))), "utf-8")
-    calib = some_of(folder / "calib", out / "calib")
+    calib = link_few(folder / "calib", LEARNED_FROM, out / "calib")
     pictures = {"calib": calib, "eval": str(few), "recipe": "imagenet_caffe"}
     return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out / "out", skip=SKIP, **pictures)
 
