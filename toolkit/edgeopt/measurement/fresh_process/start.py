@@ -1,4 +1,4 @@
-"""What a model costs a fresh process up to its first answers: how one is asked, and its times and peak memory.
+"""Costs of a model in a fresh process up to its first answers: how one is asked, and its times and peak memory.
 
 The ways to start (warm or cold page cache, original or saved optimized graph) take turns, and so do several models, so
 that a drifting machine slows all alike.
