@@ -44,7 +44,7 @@ def quick_start(installed, tmp_path_factory):
     """The output folder of the quick start, run with the wheel, and what it printed."""
     place = tmp_path_factory.mktemp("quick_start")
     command = [installed / "edgeopt", "optimize", "digits_detector", "--target", "cpu"]
-    command += ["--time-limit", "25s"]  # how fast the models are is for other tests
+    command += ["--time-limit", "12s"]  # how fast the models are is for other tests
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return place / "out" / "digits_detector-cpu", done.stdout

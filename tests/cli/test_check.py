@@ -33,7 +33,8 @@ from edgeopt.measurement.check.result import (
 )
 from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.check.summary import summarize
-from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks, parse_answer
+from edgeopt.measurement.fresh_process.process import parse_answer
+from edgeopt.measurement.fresh_process.start import FreshStart, measure_peaks
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.default_limits import MAX_DROP, Check

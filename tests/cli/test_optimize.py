@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fixture_brief import ending_after
+from fixture_brief import briefly, ending_after
 from fixture_bundles import packed
 
 import edgeopt
@@ -31,15 +31,24 @@ from edgeopt.steps.quantize import STEP
 from edgeopt.steps.quantize.inspection.table import TENSORS, worst_tensors
 from edgeopt.steps.quantize.search.attempt import Attempt
 
+AS_A_USER = {
+    "edgeopt.optimization.choice.decide.MOST_SECONDS": 60.0,
+    "edgeopt.optimization.candidates.measure.LEAST_PROCESSES": 6,
+    "edgeopt.optimization.candidates.measure.MOST_PROCESSES": 6,
+}
+"""Turns until the frames suffice for a p99, and the least proof: the tests below look at both."""
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """One run of the quick start, measured as long as a user's, shared by the tests that look at it.
+    """One run of the quick start, shared by the tests that look at it.
 
-    A busy machine would prune it; no test here looks at more than two INT8 forms.
+    A busy machine would prune it; no test here looks at more than two INT8 forms, nor at how fast parts inside are.
     """
     out = tmp_path_factory.mktemp("line") / "out"
-    with ending_after(2):
+    with briefly(), ending_after(2), pytest.MonkeyPatch.context() as patch:
+        for name, value in AS_A_USER.items():
+            patch.setattr(name, value)
         return optimize("digits_detector", target="cpu", out=out, budget_ms=500.0, threads=1, skip=("prune",))
 
 

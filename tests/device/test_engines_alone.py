@@ -155,6 +155,14 @@ def test_results_outlive_the_next_run_and_sessions_run_side_by_side(engine):
     np.testing.assert_array_equal(session.run(first)["y"], before)
 
 
+def test_fresh_processes_are_given_the_engines_own_file_which_answers_alike(engine):
+    model = model_of(OPS["convolution"])
+    file = engine.executor.converted(model.data)
+    assert file == engine.executor.own_file(model.data) != model.data
+    answers = [engine.executor.open(source, CPU).run(inputs_of(model))["y"] for source in (file, model.data)]
+    np.testing.assert_array_equal(*answers)
+
+
 def test_inputs_of_another_shape_type_or_name_are_refused(engine):
     session = engine.executor.open(model_of(OPS["convolution"]).data, CPU)
     for inputs in ({"x": np.zeros((1, 6, 9, 11), np.float32)}, {"x": np.zeros((1, 6, 9, 10))}, {}):

@@ -23,6 +23,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, MissingDependencyErro
 from edgeopt.executors import SessionOptions
 from edgeopt.executors import mnn as engine
 from edgeopt.executors._child import EngineAbortError
+from edgeopt.executors._conversion.kept import KeptFiles
 from edgeopt.executors._guard import guarded
 from edgeopt.executors.mnn import EXECUTOR, computes_halves, conversion, mnn_file
 from edgeopt.executors.mnn.conversion import converter
@@ -239,6 +240,12 @@ def test_conversion_and_runs_start_no_process_open_no_connection_and_import_noth
         assert not re.search(r"\b(socket|connect|sendto|vfork)\(", calls)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch):
+    """Convert the models of each test anew."""
+    monkeypatch.setattr(engine, "_KEPT", KeptFiles(lambda file: len(file.network)))
+
+
 @pytest.fixture
 def unwritten(monkeypatch):
     """MNN's converter as it comes, without what is rewritten before it."""
@@ -262,7 +269,6 @@ def test_a_converter_that_writes_nothing_is_one_line(unwritten):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no process")
 def test_a_converter_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(converter._CONVERTER, "_kept", {})
     require_right(model_of(OPS["swish"]))
     monkeypatch.setattr(converter, "_LONGEST_S", 0.3)
     os.kill(converter._CONVERTER._child._worker.pid, signal.SIGSTOP)
@@ -340,22 +346,6 @@ def test_an_input_that_its_file_does_not_name_is_one_line():
     file = mnn_file(model_of(OPS["convolution"]).data)
     with pytest.raises(InvalidFileError, match="the network reads 'x', which its file does not name"):
         EXECUTOR.open(MnnFile(file.network, (), file.outputs).to_bytes(), CPU)
-
-
-def test_networks_are_kept_by_their_bytes(monkeypatch):
-    made = dict[bytes, int]()
-
-    def written(model):
-        made[model.data] = made.get(model.data, 0) + 1
-        return model.data
-
-    kept = converter._Converter()
-    monkeypatch.setattr(kept, "_converted", written)
-    monkeypatch.setattr(converter, "_MOST_KEPT_BYTES", 100)
-    models = [SimpleNamespace(data=bytes([i]) * size) for i, size in enumerate((40, 40, 40, 101))]
-    for model in (*models, *models[1:], models[0]):
-        assert kept.convert(model) == model.data
-    assert [made[model.data] for model in models] == [2, 1, 1, 2]
 
 
 def test_macs_with_intels_processors_have_no_float16(monkeypatch):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_faults import norm_that_widens, norm_without_the_axis
+from fixture_brief import briefly, ending_after
 from npu_models import conv_relu, frames, numbers, parse, spread
 from onnx import TensorProto, helper
 
@@ -24,6 +28,7 @@ from edgeopt.graph.model import Model
 from edgeopt.measurement.opening.right_optimizations import find_engine_fault, made_up_samples
 from edgeopt.optimization.candidate import RESUMED
 from edgeopt.optimization.optimize import optimize
+from edgeopt.optimization.result import ModelReport
 from edgeopt.recipes.inputs.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
@@ -41,12 +46,26 @@ _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> Iterator[None]:
     """Leave out the engines that may lie in the same environment: each that is there makes a run longer."""
-    for extra, executor in {"ncnn": "Ncnn", "litert": "LiteRT", "mnn": "Mnn", "executorch": "ExecuTorch"}.items():
-        reason = Missing(f"{extra} is not installed", f"pip install 'edgeopt[{extra}]'")
-        monkeypatch.setattr(f"edgeopt.executors.{extra}.{executor}.why_unavailable", lambda _, reason=reason: reason)
+    with pytest.MonkeyPatch.context() as patch:
+        for extra, executor in {"ncnn": "Ncnn", "litert": "LiteRT", "mnn": "Mnn", "executorch": "ExecuTorch"}.items():
+            reason = Missing(f"{extra} is not installed", f"pip install 'edgeopt[{extra}]'")
+            patch.setattr(f"edgeopt.executors.{extra}.{executor}.why_unavailable", lambda _, reason=reason: reason)
+        yield
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ModelReport]:
+    """The wishes and the report of a run that offers ONNX Runtime's models and OpenVINO's."""
+    wishes = {"target": "cpu", "out": tmp_path_factory.mktemp("both") / "o", "threads": 1, "skip": LEFT_OUT}
+    with briefly(), ending_after(1):
+        return wishes, optimize("digits_detector", **wishes)
+
+
+LEFT_OUT = ("prune", "activations")
+"""Steps of which no test here looks at what they make."""
 
 
 CPU = SessionOptions(("CPU",), 1)
@@ -371,8 +390,8 @@ def test_opening_and_running_reports_nothing_to_anyone_and_imports_no_onnx(tmp_p
 
 
 @pytest.mark.slow
-def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path, one_form):
-    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1)
+def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(both):
+    report = both[1]
     engines = {one.name: one.executor for one in report.candidates}
     assert engines["fuse"] == "onnxruntime"
     assert engines["openvino-fp32"] == engines["openvino-w8a8"] == "openvino"
@@ -386,7 +405,7 @@ def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that
     runtime = Runtime.load(report.bundle, threads=1)
     assert runtime.notes == ()
     assert report.best.executor in type(runtime.session).__module__
-    told = (tmp_path / "o" / "report.md").read_text()
+    told = (report.folder / "report.md").read_text()
     assert "openvino-fp32" in told
     assert "openvino, fp32" in told
 
@@ -435,9 +454,9 @@ def test_a_bundle_for_openvino_falls_back_on_a_model_that_onnx_runtime_takes(tmp
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path, brief):
-    wishes = {"target": "cpu", "out": tmp_path / "o", "threads": 1, "steps": ("fuse",)}
-    first = optimize("digits_detector", **wishes)
+def test_a_step_taken_up_from_disk_keeps_its_engine(both, tmp_path, one_form):
+    wishes, first = {**both[0], "out": tmp_path / "o"}, both[1]
+    shutil.copytree(first.folder, tmp_path / "o")
     again = optimize("digits_detector", **wishes, resume=True)
     taken = {one.name: one for one in again.candidates if RESUMED in one.notes}
     assert "openvino-fp32" in taken

@@ -18,6 +18,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.fresh_process import start as cold_start
 from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, resident_ratio, why_cannot_drop
+from edgeopt.measurement.fresh_process.process import parse_answer
 from edgeopt.measurement.fresh_process.start import run_cold_start
 from edgeopt.runtime.opening import Opening
 
@@ -92,8 +93,8 @@ def test_options_that_would_change_the_measured_processes_are_refused(script, ch
 
 def test_a_process_that_dies_is_reported_with_its_last_words():
     with pytest.raises(EdgeoptError, match=r"ended with code -9: killed"):
-        cold_start.parse_answer("engine chatter\n", "warning\nkilled\n", -9, "")
-    assert cold_start.parse_answer('chatter\n{"points": []}\n', "", 0, "") == {"points": []}
+        parse_answer("engine chatter\n", "warning\nkilled\n", -9, "")
+    assert parse_answer('chatter\n{"points": []}\n', "", 0, "") == {"points": []}
 
 
 def test_a_system_that_cannot_drop_its_cache_skips_the_cold_way_with_a_note(script, monkeypatch):

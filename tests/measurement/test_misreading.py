@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from few_labels import write_few
 from fixture_models import model as small_model
 from fixture_readings import Surgery
 
@@ -227,8 +228,9 @@ def other_exporter(data: Path) -> Model:
 def test_a_yolox_by_another_exporter_is_refused_with_a_recipe_that_reads_it(data, tmp_path):
     model = tmp_path / "other.onnx"
     model.write_bytes(other_exporter(data).data)
+    few = write_few(data / "coco" / "instances_val.json", 24, tmp_path / "few.json")
     with pytest.raises(EdgeoptError, match="recipe 'yolox' misreads this model: its AP on") as refused:
-        optimize(model, target="cpu", eval=data / "coco" / "instances_val.json", out=tmp_path / "o", threads=1)
+        optimize(model, target="cpu", eval=few, out=tmp_path / "o", threads=1)
     path = tmp_path / "o" / "proposed-recipe.toml"
     assert f"pass --recipe {path}" in refused.value.remedy
     assert 'boxes = "pixels", scores = "logits"' in refused.value.remedy

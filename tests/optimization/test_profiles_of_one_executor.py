@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from few_labels import write_few
+from fixture_brief import briefly
 
 import edgeopt
 from edgeopt.optimization import Options
 from edgeopt.system.declared.target import find_target
 
+DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"
 SLOW = """
 name = "slow"
 device = "cpu"
@@ -44,13 +48,16 @@ def report(tmp_path_factory):
     def find(name: str, *more: object):
         return find_target(str(folder / "quick.toml") if name == "cpu-xnnpack" else name, *more)
 
-    with pytest.MonkeyPatch.context() as patch:
+    few = write_few(DIGITS / "eval" / "instances.json", 16, folder / "few.json")
+    with briefly(), pytest.MonkeyPatch.context() as patch:
+        for name in ("LEAST_PROCESSES", "MOST_PROCESSES"):
+            patch.setattr(f"edgeopt.optimization.candidates.measure.{name}", 6)  # fewer prove nothing
         patch.setattr("edgeopt.optimization.candidates.engines.find_target", find)
         return edgeopt.optimize(
             "digits_detector",
             target=str(folder / "slow.toml"),
             out=folder / "out",
-            options=Options(steps=("simplify", "fuse")),
+            options=Options(steps=("simplify", "fuse"), eval=few),
         )
 
 

@@ -6,22 +6,26 @@ Both are not pruned here, which takes as long as all the rest: `benchmarks/pruni
 from __future__ import annotations
 
 import pytest
+from few_labels import link_few
 from fixture_brief import briefly, ending_after
 
 from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.optimization.optimize import optimize
 
 pytestmark = pytest.mark.slow
+LEARNED_FROM = 48
+"""Pictures that calibrate, of 128 and 100: watching all tensors of them was a third of a run."""
 
 
 @pytest.fixture(scope="module")
 def detector(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("yolox")
     with briefly(), ending_after(2):  # of 12 forms: one, and with layers in float
         return optimize(
             data / "models" / "yolox_nano_416.onnx",
             target="cpu",
-            out=tmp_path_factory.mktemp("yolox") / "out",
-            calib=str(data / "coco" / "calib"),
+            out=out / "out",
+            calib=link_few(data / "coco" / "calib", LEARNED_FROM, out / "calib"),
             eval=str(data / "coco" / "instances_val.json"),
             threads=1,
             skip=("prune",),
@@ -31,13 +35,14 @@ def detector(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("squeezenet")
     with briefly(), ending_after(2):
         return optimize(
             data / "models" / "squeezenet_224.onnx",
             target="cpu",
-            out=tmp_path_factory.mktemp("squeezenet") / "out",
+            out=out / "out",
             recipe="imagenet_caffe",
-            calib=str(data / "imagenet" / "calib"),
+            calib=link_few(data / "imagenet" / "calib", LEARNED_FROM, out / "calib"),
             eval=str(data / "imagenet" / "val_labels.csv"),
             threads=1,
             skip=("prune",),

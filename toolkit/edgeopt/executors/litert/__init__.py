@@ -6,6 +6,7 @@ nor the model is needed. Inputs and outputs keep the names and the order of axes
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
+from edgeopt.executors._conversion.kept import KeptFiles
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors._held import HeldSession
 from edgeopt.executors.litert.loading import PURPOSE, HalfPrecision, Interpreter, LoadedFile, interpreter_module
@@ -144,6 +146,10 @@ class LiteRT(Executor):
         for key in options.entries:
             raise NotFoundError("option of LiteRT that a bundle or a target may set", key, ())
 
+    def converted(self, source: Source) -> Source:
+        """Return the file: no fresh process of a proof converts the model again. Raises as `open`."""
+        return self.own_file(source)
+
     def own_file(self, source: Source) -> bytes:
         """Return a model as a `.tflite` file: a device that opens it needs no onnx. Raises as `open`."""
         return tflite_file(source)
@@ -216,12 +222,22 @@ def tflite_file(source: Source, *, pictures_last: bool = False) -> bytes:
     from edgeopt.executors.litert.conversion import to_tflite
     from edgeopt.graph.model import Model, load_model
 
-    if isinstance(source, bytes):
+    how = " pictures last" if pictures_last else ""
+    if isinstance(source, Path):
+        model = load_model(source)
+        return _KEPT.made_of(f"{model.fingerprint}{how}", lambda: to_tflite(model, pictures_last=pictures_last))
+
+    def convert() -> bytes:
         try:
             return to_tflite(Model(onnx.load_model_from_string(source), "the model"), pictures_last=pictures_last)
         except DecodeError as error:
             raise InvalidFileError("the model is neither ONNX nor LiteRT's", remedy="copy the file again") from error
-    return to_tflite(load_model(source), pictures_last=pictures_last)
+
+    return _KEPT.made_of(f"{hashlib.sha256(source).hexdigest()}{how}", convert)
+
+
+_KEPT = KeptFiles[bytes](len)
+"""Those of this process."""
 
 
 def _head(path: Path) -> bytes:

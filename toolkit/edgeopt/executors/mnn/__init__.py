@@ -7,6 +7,7 @@ that package installs another by pip and reports conversions to its maker; the C
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from edgeopt.errors import (
     UnsupportedError,
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
+from edgeopt.executors._conversion.kept import KeptFiles
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors.mnn.file import ENDS, SUFFIX, MnnFile, is_mnn, read_mnn_file
 from edgeopt.graph.tensors import Tensors, require_names
@@ -269,11 +271,20 @@ def mnn_file(source: Source) -> MnnFile:
     from edgeopt.graph.model import Model, load_model
 
     if isinstance(source, Path):
-        return to_mnn(load_model(source))
-    try:
-        return to_mnn(Model(onnx.load_model_from_string(source), name))
-    except DecodeError as error:
-        raise InvalidFileError("the model is neither ONNX nor MNN's", remedy="copy the file again") from error
+        model = load_model(source)
+        return _KEPT.made_of(model.fingerprint, lambda: to_mnn(model))
+
+    def convert() -> MnnFile:
+        try:
+            return to_mnn(Model(onnx.load_model_from_string(source), name))
+        except DecodeError as error:
+            raise InvalidFileError("the model is neither ONNX nor MNN's", remedy="copy the file again") from error
+
+    return _KEPT.made_of(hashlib.sha256(source).hexdigest(), convert)
+
+
+_KEPT = KeptFiles[MnnFile](lambda file: len(file.network))
+"""Those of this process."""
 
 
 def _end(path: Path) -> bytes:

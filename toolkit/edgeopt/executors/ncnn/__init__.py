@@ -7,6 +7,7 @@ A session opens an ONNX model, which is written as ncnn's layers by `conversion/
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import ELSEWHERE, InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, in_one_piece
+from edgeopt.executors._conversion.kept import KeptFiles
 from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.executors._held import HeldSession
 from edgeopt.executors.ncnn.file import MAGIC, SUFFIX, NcnnFile, layer_lines, read_ncnn_file
@@ -214,6 +216,10 @@ class Ncnn(Executor):
             if not value.isdigit() or (_TAKEN[key] == "0 or 1" and value not in "01"):
                 raise InvalidFileError(f"ncnn's {key} is {value!r}", remedy=f"write {_TAKEN[key]}")
 
+    def converted(self, source: Source) -> Source:
+        """Return the file: no fresh process of a proof converts the model again. Raises as `open`."""
+        return self.own_file(source)
+
     def own_file(self, source: Source) -> bytes:
         """Return a model as ncnn loads it, in one file: a device that opens it needs no onnx. Raises as `open`."""
         return ncnn_file(source).to_bytes()
@@ -330,12 +336,21 @@ def ncnn_file(source: Source) -> NcnnFile:
     from edgeopt.executors.ncnn.conversion import to_ncnn
     from edgeopt.graph.model import Model, load_model
 
-    if isinstance(source, bytes):
+    if isinstance(source, Path):
+        model = load_model(source)
+        return _KEPT.made_of(model.fingerprint, lambda: to_ncnn(model))
+
+    def convert() -> NcnnFile:
         try:
             return to_ncnn(Model(onnx.load_model_from_string(source), name))
         except DecodeError as error:
             raise InvalidFileError("the model is neither ONNX nor ncnn's", remedy="copy the file again") from error
-    return to_ncnn(load_model(source))
+
+    return _KEPT.made_of(hashlib.sha256(source).hexdigest(), convert)
+
+
+_KEPT = KeptFiles[NcnnFile](lambda file: len(file.weights))
+"""Those of this process."""
 
 
 def _begins_as_ours(path: Path) -> bool:

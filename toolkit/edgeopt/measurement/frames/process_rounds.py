@@ -16,7 +16,7 @@ from typing import Any
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.frames.options import BenchOptions
 from edgeopt.measurement.frames.setup import open_setup
-from edgeopt.measurement.fresh_process.start import run_child
+from edgeopt.measurement.fresh_process.process import run_child
 from edgeopt.measurement.load.run import Tell, run_load
 from edgeopt.measurement.resources.anchor import AnchorTimes, measure_anchor
 from edgeopt.measurement.samples import Samples, join_samples

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.fresh_process.start import run_child
+from edgeopt.measurement.fresh_process.process import run_child
 from edgeopt.measurement.generation.sides.at_once import for_clients
 from edgeopt.measurement.generation.sides.turns import PARTS, FormTurns, Prompt, logs_between, measure_in_turns
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds

@@ -10,12 +10,12 @@ from pathlib import Path
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.fresh_process.cold_start import ColdRun, ColdStart, ColdWay
 from edgeopt.measurement.fresh_process.page_cache import PageCache, prepare, why_cannot_drop
+from edgeopt.measurement.fresh_process.process import run_child
 from edgeopt.measurement.fresh_process.start import (
     LONGEST_S,
     WITHOUT_COLD,
     missing_in,
     points_of,
-    run_child,
     ways_in_turns,
 )
 from edgeopt.system.disk.links import pinned

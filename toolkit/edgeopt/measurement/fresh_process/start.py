@@ -1,4 +1,4 @@
-"""Starting fresh processes of this package: how one is asked, and what a model costs it up to its first answers.
+"""Costs of a model in a fresh process up to its first answers: how one is asked, and its times and peak memory.
 
 The ways to start (warm or cold page cache, original or saved optimized graph) take turns, and so do several models, so
 that a drifting machine slows all alike.
@@ -7,7 +7,6 @@ that a drifting machine slows all alike.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,60 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.files.outside import PieceLayout, StoredPiece
 from edgeopt.graph.files.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.child import made_up_inputs
 from edgeopt.measurement.fresh_process.cold_start import ColdPoint, ColdRun, ColdStart, ColdWay
 from edgeopt.measurement.fresh_process.page_cache import PageCache, prepare, why_cannot_drop
+from edgeopt.measurement.fresh_process.process import run_child
 from edgeopt.recipes.inputs.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.disk.files import require_space
 from edgeopt.system.disk.links import pinned
 from edgeopt.system.machine.place import current_place
-from edgeopt.system.processes.worker import module_command, run_to_end
 
 LONGEST_S = 600.0
 WITHOUT_COLD = "look at edgeopt bench without --cold; it may be the first run that never ends"
 
 Tell = Callable[[int, int], None]
 """(done, of)"""
-
-
-def run_child(module: str, request: str, *, longest_s: float, remedy: str) -> dict[str, Any]:
-    """Run a module of this package in a fresh process and return its answer, the last line of JSON that it prints.
-
-    Args:
-        module: Below `edgeopt.measurement`.
-        request: Its one argument.
-        longest_s: The longest that it may take.
-        remedy: What to do where it takes longer, or dies.
-
-    Raises:
-        EdgeoptError: If it does not finish in time, dies, or answers with an `error`.
-    """
-    command = module_command(f"edgeopt.measurement.{module}", request)
-    try:
-        done = run_to_end(command, timeout_s=longest_s)
-    except subprocess.TimeoutExpired as error:
-        raise EdgeoptError(f"a fresh process did not finish within {longest_s:.0f} s", remedy=remedy) from error
-    return parse_answer(done.stdout, done.stderr, done.returncode, remedy)
-
-
-def parse_answer(stdout: str, stderr: str, code: int, remedy: str) -> dict[str, Any]:
-    """Return the last line of JSON; an engine may print lines of its own before it.
-
-    Raises:
-        EdgeoptError: If there is none, or it tells an error.
-    """
-    lines = [line for line in stdout.splitlines() if line.startswith("{")]
-    answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    if "error" in answer:
-        raise EdgeoptError(f"a fresh process failed: {answer['error']}", remedy=answer.get("remedy") or remedy)
-    if code or not lines:
-        last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1]
-        raise EdgeoptError(f"a fresh process ended with code {code}: {last}", remedy=remedy)
-    return answer
 
 
 def run_cold_start(

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
-from edgeopt.measurement.fresh_process.start import run_child
+from edgeopt.measurement.fresh_process.process import run_child
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds

@@ -5,7 +5,6 @@ Both files lie in a temporary folder of this process, so that nothing stays behi
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -23,8 +22,6 @@ _TITLE = "MNN"
 _MODULE = "edgeopt.executors._worker.mnn"
 _LONGEST_S = 300.0
 """A network of 100 MB takes seconds; what takes longer hangs."""
-_MOST_KEPT_BYTES = 64 << 20
-"""Bytes of networks that are kept; a larger network is converted each time."""
 TOLERANCE = 0.02
 """Error over signal of made-up inputs, root mean square: float32 stays below 1e-3."""
 _TELLING = ("not support", "error", "failed", "invalid", "can't", "check ")
@@ -37,30 +34,11 @@ class _Converter:
     def __init__(self) -> None:
         self._child = ConversionChild(_MODULE, _TITLE, "mnn")
         self._turn = threading.Lock()
-        self._kept: dict[bytes, bytes] = {}
-        """The last small networks, by the hash of their model: a search opens one model several times."""
 
     def convert(self, model: Model) -> bytes:
         """Return what MNN's converter makes of a model that is written for it. Raises as `converted_network`."""
-        key = hashlib.sha256(model.data).digest()
-        with self._turn:
-            network = self._kept.get(key)
-            if network is None:
-                network = self._converted(model)
-                self._keep(key, network)
-            return network
-
-    def _keep(self, key: bytes, network: bytes) -> None:
-        """Keep a network, and let the first of the others go until all fit."""
-        if len(network) > _MOST_KEPT_BYTES:
-            return
-        while sum(map(len, self._kept.values())) + len(network) > _MOST_KEPT_BYTES:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = network
-
-    def _converted(self, model: Model) -> bytes:
         try:
-            with tempfile.TemporaryDirectory(prefix="edgeopt-mnn-") as folder:
+            with self._turn, tempfile.TemporaryDirectory(prefix="edgeopt-mnn-") as folder:
                 source, out = Path(folder) / "model.onnx", Path(folder) / "model.mnn"
                 source.write_bytes(model.data)
                 message = Message({"do": "convert", "model": str(source), "out": str(out), "tolerance": TOLERANCE})
