@@ -42,6 +42,9 @@ LONGEST = (
 )
 """From half a minute to minutes: begun first, so that no worker is left alone with one of them at the end."""
 
+TOGETHER = ("tests/remote/", "tests/android/")
+"""Folders whose files share what takes long to make, and so a worker: a device's environment, a built program."""
+
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over the eleven thousand tests themselves: each full collection took 0.3 s."""
@@ -101,8 +104,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give each worker whole files, in this order: a file's fixtures are made once."""
+    """Give each worker whole files, or a whole folder, in this order: what they share is made once."""
     from xdist.scheduler import LoadFileScheduling
 
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+
     config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    return Scheduling(config, log)

@@ -42,7 +42,7 @@ def test_python_measures_there_too(phone):
 def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_path):
     bench = ("bench", "digits_detector", "--on", "adb://R58M0ABC", *SHORT, "--budget", "10s", "-o", "measured")
     code, said = finished(*bench)
-    assert code in (0, 4), said
+    assert code in (0, 3, 4), said  # as many frames as the machine has time for decide or do not
     assert "edgeopt-runner with ONNX Runtime" in said
     assert "on Acme Phone 7, Android 14 (API 34)" in said
     stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
@@ -72,26 +72,26 @@ def test_a_model_is_measured_there_and_the_result_is_that_of_bench(phone, tmp_pa
     assert not list((phone.own / "parts").iterdir())
 
 
-def test_what_a_phone_has_is_not_sent_again(phone):
+def test_what_a_phone_has_is_not_sent_again(empty_phone):
     bench = ("bench", str(MODEL), "--on", "adb://", *SHORT)
     code, said = finished(*bench)
     assert code == 0, said
-    first = [path for path in phone.pushed if "/parts/" in path]
+    first = [path for path in empty_phone.pushed if "/parts/" in path]
     assert {Path(path).name for path in first} >= {"edgeopt-runner", "model.onnx", "inputs.bin"}
-    phone.pushed.clear()
+    empty_phone.pushed.clear()
     code, said = finished(*bench)
     assert code == 0, said
-    assert not [path for path in phone.pushed if "/parts/" in path], "only requests go there"
+    assert not [path for path in empty_phone.pushed if "/parts/" in path], "only requests go there"
 
 
-def test_wishes_are_looked_at_before_anything_is_sent(phone):
+def test_wishes_are_looked_at_before_anything_is_sent(empty_phone):
     for arguments in (
         ("bench", "digits_detector", "--seconds", "1", "--minutes", "1"),
         ("bench", "digits_detector", "--max-miss", "0.0"),
     ):
         code, said = finished(*arguments, "--on", "adb://")
         assert code == 1, said
-    assert not phone.pushed
+    assert not empty_phone.pushed
 
 
 def test_models_take_turns_there(phone, tmp_path):
@@ -224,7 +224,9 @@ def test_a_model_that_computes_something_else_there_has_no_time(phone, tmp_path)
 
 def test_a_phone_that_is_unplugged_leaves_what_was_measured(phone, tmp_path):
     phone.unplug_at = b'"reading"'
-    code, said = finished("bench", "digits_detector", "--on", "adb://", "--seconds", "1", "-o", "measured")
+    code, said = finished(
+        "bench", "digits_detector", "--on", "adb://", "--seconds", "1", "--threads", "1", "-o", "measured"
+    )
     assert code == 0, said
     assert "alone: adb://R58M0ABC is gone: the connection ended" in said
     stored = json.loads((tmp_path / "measured" / "bench.json").read_text())
@@ -245,7 +247,7 @@ def test_a_comparison_keeps_the_rounds_before_the_cable_was_out(phone, tmp_path)
     """The last of several legs is cut."""
     net(tmp_path / "a.onnx")
     phone.unplug_at, phone.unplug_after = b'"reading"', 3
-    command = ("compare", "a.onnx", "a.onnx", "-s", "inputs.npz", "--on", "adb://", "--seconds", "6", "-o", "compared")
+    command = ("compare", "a.onnx", "a.onnx", "-s", "inputs.npz", "--on", "adb://", "--seconds", "3", "-o", "compared")
     code, said = finished(*command)
     assert code == 0, said
     assert re.search(r"the figures are of \d+ rounds alone: adb://R58M0ABC", said), said
@@ -290,7 +292,19 @@ def test_heat_and_a_low_battery_are_told(phone):
 
 
 def test_ctrl_c_ends_the_runner_there_too(phone):
-    command = [sys.executable, "-m", "edgeopt", "bench", "digits_detector", "--on", "adb://", "--seconds", "60"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeopt",
+        "bench",
+        "digits_detector",
+        "--on",
+        "adb://",
+        "--seconds",
+        "60",
+        "--threads",
+        "1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         until_s = monotonic() + 120
         while not [path for path in phone.pushed if path.endswith("/request")][4:]:

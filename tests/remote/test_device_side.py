@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic, sleep
@@ -178,7 +177,7 @@ def test_an_environment_in_use_is_not_removed_and_old_things_are(tmp_path):
     side.follow()
 
 
-def small_wheel(name: str, needs: str = "") -> bytes:
+def small_wheel(name: str, needs: str = "") -> Wheel:
     """Return a wheel of nothing but its name, and perhaps an extra `more` that needs another."""
     stem = f"{name}-1.0.dist-info"
     more = f"Provides-Extra: more\nRequires-Dist: {needs}; extra == 'more'\n" if needs else ""
@@ -187,26 +186,31 @@ def small_wheel(name: str, needs: str = "") -> bytes:
         f"{stem}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{more}",
         f"{stem}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    files[f"{stem}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{stem}/RECORD"))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return packed.getvalue()
+    contents = {path: text.encode() for path, text in files.items()}
+    return Wheel(f"{name}-1.0-py3-none-any.whl", contents, frozenset({"more"} if needs else ()))
+
+
+def test_a_wheel_that_was_cut_off_on_its_way_makes_no_environment(tmp_path):
+    side, own = Side(tmp_path, "exit 0"), small_wheel("edgeopt").pack()
+    words = ("prepare", "key", "edgeopt-1.0-py3-none-any.whl", hashlib.sha256(own).hexdigest(), "more")
+    refused = subprocess.run([sys.executable, side.program, *words], input=own[:-9], capture_output=True, check=False)
+    assert refused.returncode == 3
+    assert b"edgeopt came with another hash" in refused.stderr
+    assert not (tmp_path / "workers" / "key").exists()
 
 
 def test_a_device_without_a_network_installs_from_wheels_that_were_sent(tmp_path, monkeypatch):
     side = Side(tmp_path, "exit 0")
-    own, other = small_wheel("edgeopt", "helper"), small_wheel("helper")
+    own, other = small_wheel("edgeopt", "helper").pack(), small_wheel("helper")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"):
         monkeypatch.setenv(name, os.devnull if name == "PIP_CONFIG_FILE" else "")
-    words = ("prepare", "key", "edgeopt-1.0-py3-none-any.whl", "more")
+    words = ("prepare", "key", "edgeopt-1.0-py3-none-any.whl", hashlib.sha256(own).hexdigest(), "more")
     refused = subprocess.run([sys.executable, side.program, *words], input=own, capture_output=True, check=False)
     assert refused.returncode == 3
     assert b"pip installs no edgeopt[more]" in refused.stderr
     assert side.ask("status", "key")["ready"] is False
-    wheels = {"helper-1.0-py3-none-any.whl": side.put(other)}
+    wheels = {other.name: side.put(other.pack())}
     side.call(*words, json.dumps(wheels), sent=own)
     assert side.ask("status", "key")["ready"] is True
     python = side.root / "workers" / "key" / "bin" / "python"
@@ -220,7 +224,7 @@ class Index(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = "helper-1.0-py3-none-any.whl"
         is_page = not self.path.endswith(".whl")
-        body = f'<a href="/{name}">{name}</a>'.encode() if is_page else small_wheel("helper")
+        body = f'<a href="/{name}">{name}</a>'.encode() if is_page else small_wheel("helper").pack()
         self.send_response(200)
         self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
         self.send_header("Content-Length", str(len(body)))
@@ -234,7 +238,7 @@ class Index(BaseHTTPRequestHandler):
 
 
 def test_the_device_s_own_cache_of_packages_is_not_filled(tmp_path, monkeypatch):
-    side, own = Side(tmp_path / "root", "exit 0"), small_wheel("edgeopt", "helper")
+    side, own = Side(tmp_path / "root", "exit 0"), small_wheel("edgeopt", "helper").pack()
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
@@ -245,7 +249,8 @@ def test_the_device_s_own_cache_of_packages_is_not_filled(tmp_path, monkeypatch)
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("PATH", os.defpath)  # pip asks for Rust's version, and rustup makes a folder then
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        side.call("prepare", "key", "edgeopt-1.0-py3-none-any.whl", "more", sent=own)
+        words = ("prepare", "key", "edgeopt-1.0-py3-none-any.whl", hashlib.sha256(own).hexdigest(), "more")
+        side.call(*words, sent=own)
         server.shutdown()
     assert (side.root / "workers" / "key" / "ready").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
@@ -255,10 +260,10 @@ def test_wheels_for_another_processor_are_collected_here(tmp_path, monkeypatch):
     """The index is a folder: what `pip download` takes for a processor that is not this one."""
     index, folder = tmp_path / "index", tmp_path / "wheels"
     index.mkdir()
-    (index / "helper-1.0-py3-none-any.whl").write_bytes(small_wheel("helper"))
+    (index / "helper-1.0-py3-none-any.whl").write_bytes(small_wheel("helper").pack())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    wheel = Wheel("edgeopt-1.0-py3-none-any.whl", small_wheel("edgeopt", "helper"), frozenset({"more"}))
+    wheel = small_wheel("edgeopt", "helper")
     board = DevicePlatform("aarch64", "3.12")
     names = [path.name for path in collect_wheels(board, wheel, ["more"], folder)]
     assert names == ["edgeopt-1.0-py3-none-any.whl", "helper-1.0-py3-none-any.whl"]

@@ -279,7 +279,7 @@ class TestDevice:
         script["status"] = {"hex": (b"x" * (1 << 20)).hex(), "times": 1 << 20}
         (tmp_path / "script.json").write_text(json.dumps(script))
         with pytest.raises(EdgeoptError, match=UNKNOWN):
-            device.prepare(Wheel("edgeopt-1-py3-none-any.whl", b"", frozenset()), [], lambda *_: None)
+            device.prepare(Wheel("edgeopt-1-py3-none-any.whl", {}, frozenset()), [], lambda *_: None)
 
     def test_a_file_that_the_disk_does_not_hold_is_refused_before_it_is_written(self, tmp_path):
         with pytest.raises(EdgeoptError, match="are free here"):

@@ -34,6 +34,17 @@ def finished(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, process.stdout, process.stderr
 
 
+def finished_in(seconds: int, *arguments: str) -> tuple[int, str, str]:
+    """Run a command under a time limit; where a busy machine needs more than that, under one three times as long."""
+    code, printed, said = finished(*arguments, "--time-limit", f"{seconds}s")
+    text = " ".join(said.split())
+    if code == 1 and ("too long for the time limit of" in text or "leaves too little time to measure" in text):
+        if "--resume" not in arguments:
+            shutil.rmtree("out", ignore_errors=True)
+        return finished(*arguments, "--time-limit", f"{3 * seconds}s")
+    return code, printed, said
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """Return the hash of each form but those that depend on the fastest there: with a small cache, of two graphs."""
     files = {file.parent.name: file for file in folder.glob("candidates/*/model.onnx")}
@@ -55,9 +66,9 @@ def test_forms_of_a_language_model_are_made_here_and_the_device_judges_measures_
     """A busy machine makes fewer of them in the time there is, and says which it did not."""
     text = (LM / "held_out.txt").read_text("utf-8")
     Path("judge.txt").write_text(text[:6500], "utf-8")
-    Path("calibrate.txt").write_text(text[6500:9500], "utf-8")
+    Path("calibrate.txt").write_text(text[6500:8500], "utf-8")
     given = ("tiny_lm", *BRIEF, "--eval", "judge.txt", "--calib", "calibrate.txt")
-    code, printed, said = finished(*given, "--time-limit", "20s")
+    code, printed, said = finished_in(14, *given)
     assert code in (0, 2, 3, 4), said
     assert "making forms here for ssh://board, which judges and measures them" in said
     missing = re.search(r"not made: ([^(]*) \(", " ".join(said.split()))
@@ -78,7 +89,7 @@ def test_forms_of_a_language_model_are_made_here_and_the_device_judges_measures_
     assert "Speed against the original" in printed
     assert not board.jobs
     shutil.copytree(again, out, dirs_exist_ok=True)  # a search that had the time
-    code, _, said = finished(*given, "--time-limit", "10s", "--resume")
+    code, _, said = finished_in(8, *given, "--resume")
     assert code in (0, 2, 3, 4), said
     assert "making forms here" not in said
     names = ", ".join(form.name for form in LANGUAGE_FORMS if form.name in FORMS)
@@ -97,23 +108,20 @@ def test_models_of_a_pipeline_are_searched_here_and_the_device_chooses_for_the_w
     stages = "".join(stage.format(*each) for each in (("cut", cut), ("detect", net), ("count", count)))
     Path("shop/pipeline.toml").write_text(f'name = "halves"\ncalib = "calib"\n{stages}', "utf-8")
     Path("shop/halves.py").write_text("def cut(frame):\n    return [frame[:, ::2]]\n\n\ncount = len\n", "utf-8")
-    given = ("shop/pipeline.toml", "--code", "shop", "--steps", "simplify,fuse", "--time-limit", "30s")
-    code, _, said = finished(*given)
+    given = ("shop/pipeline.toml", "--code", "shop", "--steps", "simplify", "--threads", "1")
+    code, _, said = finished_in(20, *given)
     assert "candidates of each model are made here for ssh://board" in said
     out = project / "out" / "halves-cpu"
     stored = json.loads((out / "models" / "detect" / "report.json").read_text("utf-8"))["candidates"]
     assert all(RESUMED.detail in json.dumps(candidate["notes"]) for candidate in stored), "the device makes none"
     assert names_from_disk(said) == {candidate["name"] for candidate in stored} >= {"baseline"}
     assert not board.jobs
-    if code == 1:  # of a very busy machine
-        assert "leaves too little time to measure" in " ".join(said.split())
-        return
     assert code in (0, 2, 3, 4), said
     assert read_pipeline(out).expected["frame_p50_ms"] > 0
 
 
 def test_without_a_search_here_the_device_makes_them_as_ever(board, project):
-    code, _, said = finished("tiny_lm", *BRIEF, "--search-there", "--time-limit", "4s")
+    code, _, said = finished_in(4, "tiny_lm", *BRIEF, "--search-there")
     assert code in (0, 2, 3, 4), said
     assert not names_from_disk(said)
     assert "making forms here" not in said

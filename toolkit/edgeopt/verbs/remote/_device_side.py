@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,11 +103,13 @@ def _processor_flags() -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() in names), [])
 
 
-def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:
-    """Make an environment from the wheel on the standard input; another command that makes the same is waited for.
+def prepare(key: str, name: str, digest: str, extras: str, wheels: str = "{}") -> None:
+    """Make an environment from the wheel on the standard input, which has a hash; who makes the same is waited for.
 
     `wheels` names files of the store from which alone packages are taken (JSON, file name to hash); none: an index is.
     """
+    import venv  # no other function needs it, and each command calls ten of them
+
     place = WORKERS / key
     with locked(WORKERS / f"{key}.lock", fcntl.LOCK_EX):
         if (place / "ready").is_file():
@@ -117,7 +118,10 @@ def prepare(key: str, name: str, extras: str, wheels: str = "{}") -> None:
         place.mkdir()
         wheel = place / name
         with wheel.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            is_whole = _copy(sys.stdin.buffer, file) == digest
+        if not is_whole:  # before minutes of work with it
+            shutil.rmtree(place)
+            fail("edgeopt came with another hash", "its sending was cut off: try again")
         try:
             venv.create(place, with_pip=True)
         except subprocess.CalledProcessError:

@@ -134,11 +134,12 @@ class Device:
 
     def _install(self, key: str, wheel: Wheel, extras: Sequence[str], tell: Tell) -> None:
         """Let the device install from its index; where it gets nothing there, from wheels that are fetched here."""
-        words = (key, wheel.name, ",".join(extras))
+        packed = wheel.pack()
+        words = (key, wheel.name, hashlib.sha256(packed).hexdigest(), ",".join(extras))
         is_named = bool(os.environ.get(VARIABLE))
         try:
             if not is_named:
-                self.ask("prepare", *words, sent=wheel.data)
+                self.ask("prepare", *words, sent=packed)
                 return
         except LostError:
             raise
@@ -155,7 +156,7 @@ class Device:
             raise EdgeoptError(problem, remedy=error.remedy) from error
         files = {path.name: path for path in wheels if path.name != wheel.name}
         hashes = self.send(files, tell)
-        self.ask("prepare", *words, json.dumps(hashes), sent=wheel.data)
+        self.ask("prepare", *words, json.dumps(hashes), sent=packed)
 
     def send(self, files: Mapping[str, Path], tell: Tell) -> dict[str, str]:
         """Send the files that the device has not yet, and return the hash of each.

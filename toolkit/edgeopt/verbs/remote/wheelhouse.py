@@ -109,7 +109,7 @@ def collect_wheels(platform: DevicePlatform, wheel: Wheel, extras: Sequence[str]
         raise EdgeoptError(f"{folder} is no folder", remedy="name another place for the wheels")
     with tempfile.TemporaryDirectory(prefix="edgeopt-wheel-") as place:
         own, fetched = Path(place) / wheel.name, Path(place) / "fetched"
-        own.write_bytes(wheel.data)
+        own.write_bytes(wheel.pack())
         wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
         version = platform.python.replace(".", "")
         tags = [word for tag in platform.tags for word in ("--platform", tag)]
