@@ -68,7 +68,7 @@ def test_forms_of_a_language_model_are_made_here_and_the_device_judges_measures_
     Path("judge.txt").write_text(text[:6500], "utf-8")
     Path("calibrate.txt").write_text(text[6500:8500], "utf-8")
     given = ("tiny_lm", *BRIEF, "--eval", "judge.txt", "--calib", "calibrate.txt")
-    code, printed, said = finished_in(14, *given)
+    code, printed, said = finished_in(20, *given)
     assert code in (0, 2, 3, 4), said
     assert "making forms here for ssh://board, which judges and measures them" in said
     missing = re.search(r"not made: ([^(]*) \(", " ".join(said.split()))
@@ -89,7 +89,7 @@ def test_forms_of_a_language_model_are_made_here_and_the_device_judges_measures_
     assert "Speed against the original" in printed
     assert not board.jobs
     shutil.copytree(again, out, dirs_exist_ok=True)  # a search that had the time
-    code, _, said = finished_in(8, *given, "--resume")
+    code, _, said = finished_in(10, *given, "--resume")
     assert code in (0, 2, 3, 4), said
     assert "making forms here" not in said
     names = ", ".join(form.name for form in LANGUAGE_FORMS if form.name in FORMS)
