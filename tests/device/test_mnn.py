@@ -270,11 +270,11 @@ def test_a_converter_that_writes_nothing_is_one_line(unwritten):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no process")
 def test_a_converter_that_hangs_is_ended(monkeypatch):
     require_right(model_of(OPS["swish"]))
-    monkeypatch.setattr(converter, "_LONGEST_S", 0.3)
-    os.kill(converter._CONVERTER._child._worker.pid, signal.SIGSTOP)
-    with pytest.raises(UnsupportedError, match=r"the conversion to MNN did not answer within .* and was killed"):
-        EXECUTOR.open(model_of(OPS["hard swish written out"]).data, CPU)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(converter, "_LONGEST_S", 0.3)
+        os.kill(converter._CONVERTER._child._worker.pid, signal.SIGSTOP)
+        with pytest.raises(UnsupportedError, match=r"the conversion to MNN did not answer within .* and was killed"):
+            EXECUTOR.open(model_of(OPS["hard swish written out"]).data, CPU)
     require_right(model_of(OPS["hard swish written out"]))
 
 

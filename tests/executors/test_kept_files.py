@@ -22,6 +22,19 @@ def test_the_last_small_files_are_kept_and_the_first_makes_room(monkeypatch: pyt
     assert made == {"a": 2, "b": 1, "c": 1, "d": 2}
 
 
+def test_what_is_asked_for_again_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_MOST_BYTES", 100)
+    files, made = KeptFiles[bytes](len), list[str]()
+
+    def convert(key: str) -> bytes:
+        made.append(key)
+        return bytes(40)
+
+    for key in "abaca":
+        files.made_of(key, lambda key=key: convert(key))
+    assert made == ["a", "b", "c"], "the original, which each comparison opens, is converted once"
+
+
 def test_what_a_conversion_refuses_is_refused_again() -> None:
     files = KeptFiles[bytes](len)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -143,8 +144,11 @@ def test_a_file_of_another_kind_is_taken_alone(tmp_path, text):
 
 def test_the_wheel_is_the_same_each_time_and_pip_installs_it(tmp_path):
     wheel = make_wheel()
-    assert wheel.key == make_wheel().key
     packed = wheel.pack()
+    assert (wheel.key, packed) == (make_wheel().key, make_wheel().pack())
+    first, *_ = wheel.files
+    assert replace(wheel, files={**wheel.files, first: b"else"}).key != wheel.key
+    assert replace(wheel, files={f"{name}x": data for name, data in wheel.files.items()}).key != wheel.key
     assert {"cpu", "serve", "openvino"} <= wheel.extras
     names = zipfile.ZipFile(BytesIO(packed)).namelist()
     assert "edgeopt/models/digits_detector/recipe.toml" in names

@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 class KeptFiles(Generic[Made]):
-    """The last small files of one engine. Safe in threads."""
+    """Small files of one engine, those that were asked for last. Safe in threads."""
 
     def __init__(self, size_bytes: Callable[[Made], int]) -> None:
         """Keep nothing yet.
@@ -25,25 +25,24 @@ class KeptFiles(Generic[Made]):
         self._turn = threading.Lock()
 
     def made_of(self, key: str, convert: Callable[[], Made]) -> Made:
-        """Return the file of a model, which is converted unless its file is kept.
+        """Return the file of a model, which is converted unless its file is kept; conversions take turns.
 
         Args:
             key: The model's fingerprint, and how it is written where that differs.
             convert: Makes the file.
         """
         with self._turn:
-            made = self._kept.get(key)
-        if made is None:
-            made = convert()
+            made = self._kept.pop(key, None)
+            if made is None:
+                made = convert()
             self._keep(key, made)
         return made
 
     def _keep(self, key: str, made: Made) -> None:
-        """Keep a file, and let the first of the others go until all fit."""
+        """Keep a file, and let those go that were not asked for longest until all fit."""
         size_bytes = self._size_bytes(made)
         if size_bytes > _MOST_BYTES:
             return
-        with self._turn:
-            while sum(map(self._size_bytes, self._kept.values())) + size_bytes > _MOST_BYTES:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = made
+        while sum(map(self._size_bytes, self._kept.values())) + size_bytes > _MOST_BYTES:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = made

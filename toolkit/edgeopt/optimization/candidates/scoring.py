@@ -45,7 +45,9 @@ def score_candidate(
 
     The labels that prove are opened for the original alone: for candidates when the search is over, see `proving`.
     """
-    engine, began_s = setting.engine.with_options(outcome.options), monotonic()
+    engine = setting.engine.with_options(outcome.options)
+    engine.executor.converted(outcome.model.source)  # before the clock: neither turns nor fresh processes convert it
+    began_s = monotonic()
     session = engine.open(outcome.model, setting.precision)
     open_s = monotonic() - began_s
     task = run.context.task(outcome.model, evaluating=True)
@@ -256,6 +258,7 @@ def add_candidate(
         unjudged = resumed if is_known else replace(resumed, judgement=None, score=None)
         candidate = replace(unjudged, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
+            run.context.engine.executor.converted(outcome.model.source)
             began_s = monotonic()
             session = run.context.open(outcome.model)
             nan, open_s = _Nan(), monotonic() - began_s

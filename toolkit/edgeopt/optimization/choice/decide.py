@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
@@ -59,12 +59,14 @@ def decide(run: Run) -> Decision | None:
         f"measuring {plural(len(measured), 'candidate')} in turns, "
         f"{threads_in_words(run.plan.threads, run.plan.cores)}{text}"
     )
+    by_name = {candidate.name: candidate for candidate in run.candidates}
+    runnable = cache(lambda name: _runnable(run, by_name[name]))  # converted once, for turns and for fresh processes
     bench = Bench(
-        openers={candidate.name: _opener(run, candidate) for candidate in measured},
+        openers={candidate.name: _opener(run, candidate, runnable) for candidate in measured},
         frames=run.timed,
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
-        fresh=_fresh(run) if has_processes else None,
+        fresh=_fresh(run, runnable) if has_processes else None,
         seconds=min(MOST_SECONDS, max(left_s - max(CONFIRM_SECONDS, proving_s + judging_s), 3.0)),
         confirm_seconds=min(CONFIRM_SECONDS, max(left_s / 2, 0.0)),
         tell=run.listener.progress,
@@ -129,10 +131,10 @@ def untimed_decision(run: Run, why: str) -> Decision:
     )
 
 
-def _opener(run: Run, candidate: Candidate) -> Callable[[], Pipeline]:
+def _opener(run: Run, candidate: Candidate, runnable: Callable[[str], Runnable]) -> Callable[[], Pipeline]:
     """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
     if candidate.name not in run.openers:
-        return _runnable(run, candidate).open
+        return runnable(candidate.name).open
     model = load_model(run.workspace.path(candidate.file), candidate.name)
     states = run.context.recipe.input.states
     return lambda: (run.context.task(model, evaluating=False), feed_back(run.open_candidate(candidate, model), states))
@@ -150,14 +152,13 @@ def _runnable(run: Run, candidate: Candidate) -> Runnable:
     )
 
 
-def _fresh(run: Run) -> Fresh:
+def _fresh(run: Run, runnable: Callable[[str], Runnable]) -> Fresh:
     """Return how the original and some candidates run in turns in a fresh process."""
-    runnables = {candidate.name: _runnable(run, candidate) for candidate in run.candidates}
     feed = feed_of(run.timed)
 
     def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:
         run.course.begin(CONFIRM)
-        chosen = {name: runnables[name] for name in (BASELINE, *names)}
+        chosen = {name: runnable(name) for name in (BASELINE, *names)}
         return run_fresh(chosen, feed, pace, workers=run.plan.threads, seed=seed)
 
     return once

@@ -222,8 +222,10 @@ def _told(embedding: EmbeddedParts) -> str:
 def runnable_with(run: Run, best: Candidate, what: EmbeddedParts) -> Runnable:
     """Return how another process opens a candidate as it would be deployed."""
     model = what.put_into(load_model(run.workspace.path(best.file), best.name))
-    opening = run.engine_of(best).opening(best.precision)
-    return Runnable(opening, model.source, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
+    engine = run.engine_of(best)
+    source = engine.executor.converted(model.source)
+    recipe = what.recipe or run.context.recipe_of(model)
+    return Runnable(engine.opening(best.precision), source, recipe, model.inputs, model.outputs)
 
 
 def agreement_of(run: Run, before: Runnable, after: Runnable) -> float:

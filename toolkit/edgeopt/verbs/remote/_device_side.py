@@ -103,13 +103,21 @@ def _processor_flags() -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.partition(":")[0].strip() in names), [])
 
 
+NO_VENV = "Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)"
+
+
 def prepare(key: str, name: str, digest: str, extras: str, wheels: str = "{}") -> None:
-    """Make an environment from the wheel on the standard input, which has a hash; who makes the same is waited for.
+    """Make an environment from the wheel on the standard input. Another command that makes the same is waited for.
 
     `wheels` names files of the store from which alone packages are taken (JSON, file name to hash); none: an index is.
     """
-    import venv  # no other function needs it, and each command calls ten of them
-
+    try:
+        import venv  # no other function needs it, and each command calls ten of them
+    except ImportError:
+        fail(*NO_VENV)
+    packed = sys.stdin.buffer.read()  # before the lock: of a link that died nobody says that it ended
+    if hashlib.sha256(packed).hexdigest() != digest:  # before minutes of work with it
+        fail("edgeopt came with another hash", "its sending was cut off: try again")
     place = WORKERS / key
     with locked(WORKERS / f"{key}.lock", fcntl.LOCK_EX):
         if (place / "ready").is_file():
@@ -117,15 +125,11 @@ def prepare(key: str, name: str, digest: str, extras: str, wheels: str = "{}") -
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         wheel = place / name
-        with wheel.open("wb") as file:
-            is_whole = _copy(sys.stdin.buffer, file) == digest
-        if not is_whole:  # before minutes of work with it
-            shutil.rmtree(place)
-            fail("edgeopt came with another hash", "its sending was cut off: try again")
+        wheel.write_bytes(packed)
         try:
             venv.create(place, with_pip=True)
         except subprocess.CalledProcessError:
-            fail("Python makes no virtual environment", "install its module venv (Debian: apt install python3-venv)")
+            fail(*NO_VENV)
         pip = [
             str(place / "bin/python"),
             "-P",
