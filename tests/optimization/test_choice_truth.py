@@ -22,11 +22,11 @@ from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.resources.anchor import AnchorTimes
 from edgeopt.measurement.resources.readings import CounterReading
 from edgeopt.measurement.resources.trust import TrustLevel
-from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns.interleaved import Pace, TurnsMachine, take_turns
 from edgeopt.measurement.turns.one_open import proof_seconds, take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate
-from edgeopt.optimization.candidates.measure import Bench, measure_and_choose
+from edgeopt.optimization.candidates.measure import Bench, gated, measure_and_choose
 from edgeopt.optimization.choice.selection import Wish
 from edgeopt.optimization.optimize import optimize
 from edgeopt.optimization.options import Prefer
@@ -342,3 +342,41 @@ def test_the_limit_that_is_told_for_an_unconfirmed_form_proves_it(truth, start_s
     more_s = int(cut.unproven.rpartition("; ")[2].partition(" s more")[0])
     assert 0 < more_s <= enough_s - 5.0
     assert quiet(truth, {"fast": (1.2, 0)}, start_s=start_s, limit_s=5.0 + more_s).chosen.name == "fast"
+
+
+@pytest.mark.parametrize("limit_s", [3.0 + 0.25 * i for i in range(13)])
+def test_where_no_process_fits_the_limit_that_would_do_is_told(truth, limit_s):
+    decided = quiet(
+        truth, {"fast": (4.0, 0)}, limit_s=limit_s, start_s=2.0, time_limit_s=limit_s, process_s=lambda names: 3.0
+    )
+    assert decided.chosen.name in (BASELINE, "fast")
+    if decided.chosen.name == BASELINE:
+        assert any("--time-limit" in note.hint for note in decided.notes)
+
+
+@pytest.mark.parametrize("limit_s", [9.0, 12.0, 14.0, 20.0])
+def test_forms_that_are_proven_in_different_processes_are_compared(truth, limit_s):
+    def smaller(candidate):
+        return replace(candidate, size_bytes=900) if candidate.name == "small" else candidate
+
+    decided = quiet(
+        truth, {"big": (4.0, 0), "small": (1.06, 0)}, change=smaller, start_s=0.3, limit_s=limit_s,
+        time_limit_s=limit_s, process_s=lambda names: 1 + 1.2 * len(names),
+    )  # fmt: skip
+    assert decided.chosen.name == "big"
+
+
+def test_few_processes_prove_large_gains_alone():
+    def word(speedup: float, processes: int) -> Change:
+        ratio = Ratio(speedup, 0.99 * speedup, 1.01 * speedup, Change.FASTER)
+        return gated(ratio, processes).verdict
+
+    assert [word(1.06, count) for count in (3, 5, 6)] == [Change.UNCONFIRMED, Change.UNCONFIRMED, Change.FASTER]
+    assert [word(4.0, count) for count in (2, 3)] == [Change.UNCONFIRMED, Change.FASTER]
+
+
+def test_a_form_that_was_not_measured_is_not_chosen_where_others_were(truth):
+    decided = quiet(truth, {"slow": (0.5, 0), "other": (2.0, 0)}, fresh=False, one_open=True, left_out=("other",))
+    assert decided.chosen.name == BASELINE
+    refused = {one.name: one.refused for one in decided.candidates}
+    assert "not measured" in refused["other"]

@@ -212,14 +212,17 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
         assert told is None or told.detail == "time limit reached: w8 is proven faster by 2 of 6 fresh processes"
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["", "forms take what proofs should not need"])
 @pytest.mark.parametrize("limit_s", [1.0, 40.0, 100.0])
-def test_the_limit_that_is_told_leaves_time_for_all_processes(limit_s, tmp_path, monkeypatch):
+def test_the_limit_that_is_told_leaves_time_for_all_processes(limit_s, keeps, tmp_path, monkeypatch):
     clock = Clock(monkeypatch)
     monkeypatch.setattr(proof, "_process_s", lambda *_: PROCESS_S)
     asked_of = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=ORIGINAL, clients=1)
 
     def told_under(seconds: float) -> Note | None:
         shares = TimeShares(seconds, Silence(), began_s=clock.now_s)
+        if keeps:
+            shares.keep(10.0, 2.0)
         clock.now_s = shares.end_s(TimeShare.ROUNDS)
         return proof.told_of_end(proof.prove(forms(tmp_path), asked_of, 6, None, shares), 6, None, shares)
 
@@ -242,8 +245,8 @@ def test_parts_end_in_their_order_and_without_a_limit_none_does():
     assert [shares.end_s(one) for one in TimeShare] == ends_s
     assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in TimeShare)
     kept = (
-        (5.0, 10.0, [77.0, 87.0]),
-        (30.0, 2.0, [65.0, 95.0]),
+        (5.0, 20.0, [67.0, 77.0]),
+        (5.0, 2.0, [71.0, 81.0]),
         (60.0, 30.0, [pytest.approx(55.0), 67.0]),
     )
     for rounds_s, proofs_s, wanted_s in kept:

@@ -34,7 +34,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns.interleaved import AGAIN, HERE, Opened, Pace, Turns, TurnsMachine, take_turns
 from edgeopt.measurement.turns.one_open import take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
-from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, mark, shortlist
+from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, is_proven, loss, mark, shortlist
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, time_left_s
 
@@ -305,7 +305,8 @@ class _Proof:
                 self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
                 break
             except _TooLateError as late:
-                self._leave(marked, names, late.missing_s)
+                if open_to := _still_open(marked, names, wish):
+                    self._leave(marked, open_to, late.missing_s)
                 break
             self._found.append(fresh_turns)
             proven = fresh_turns.processes[0].samples
@@ -319,7 +320,8 @@ class _Proof:
             asked += [name for name in names if name in proven]
             left_out = tuple(name for name in names if name not in proven)
             is_found = is_answered(marked, wish)
-            missing = _fewest(looked[names[0]]) - len(fresh_turns.processes)
+            least = min(looked[names[0]].low, _speedup_of(marked, names[0]))
+            missing = min(LEAST_PROCESSES, processes_that_decide(least)) - len(fresh_turns.processes)
             if missing > 0 and not is_found:
                 self._leave(marked, names[:1], missing * self._each_s(names[:1]))
             if is_found and not left_out:
@@ -388,9 +390,10 @@ class _Proof:
                 return some
         if done >= FEWEST_PROCESSES:
             return ()
+        first = names[:1]
         frames_s = 3 * (1 + 2 * self._pace.least_rounds) * self._frame_s
-        if not done and _fewest(looked[names[0]]) * frames_s <= time_left_s():
-            return names[:1]  # what is expected may be too much: one process tells
+        if not done and max(self._each_s(first), _fewest(looked[names[0]]) * frames_s) <= time_left_s():
+            return first  # what is expected may be too much: one process tells
         raise _TooLateError(missing_s)
 
     def _expected_s(self, names: Sequence[str]) -> float:
@@ -428,12 +431,25 @@ class _Proof:
         """Return whether the first is proven faster than the second, by whole frames."""
         if self._bench.fresh is None:
             return name != other and self._turns.ratio(name, "frame", against=other).verdict is Change.FASTER
-        labels = [
+        if name == other:
+            return False
+        together = [
             fresh_turns for fresh_turns in self._found if {name, other} <= fresh_turns.processes[0].samples.keys()
         ]
-        return name != other and any(
-            label.ratio(name, "frame", against=other).verdict is Change.FASTER for label in labels
-        )
+        if together:
+            ratios = [
+                (fresh_turns.ratio(name, "frame", against=other), len(fresh_turns.processes))
+                for fresh_turns in together
+            ]
+            return any(gated(ratio, count).verdict is Change.FASTER for ratio, count in ratios)
+        mine, theirs = self._speed_of(name), self._speed_of(other)
+        # of different processes: their intervals are apart
+        return mine is not None and theirs is not None and mine.low > theirs.high
+
+    def _speed_of(self, name: str) -> Ratio | None:
+        """Return a candidate's speed over fresh processes; None: none ran it."""
+        ran = [fresh_turns for fresh_turns in self._found if name in fresh_turns.processes[0].samples]
+        return ran[-1].ratio(name, "frame") if ran else None
 
     def samples(self) -> Mapping[str, Samples]:
         """Return the frames of all processes by name; of the baseline those of the last ones."""
@@ -451,8 +467,44 @@ def _fewest(looked: Ratio) -> int:
 
 
 def _with_proof(candidate: Candidate, fresh_turns: FreshTurns) -> Candidate:
-    execute = fresh_turns.ratio(candidate.name, "execute") if candidate.execute else None
-    return replace(candidate, speed=fresh_turns.ratio(candidate.name, "frame"), execute=execute)
+    count = len(fresh_turns.processes)
+    execute = gated(fresh_turns.ratio(candidate.name, "execute"), count) if candidate.execute else None
+    return replace(candidate, speed=gated(fresh_turns.ratio(candidate.name, "frame"), count), execute=execute)
+
+
+def gated(ratio: Ratio, processes: int) -> Ratio:
+    """Return a ratio over fresh processes; UNCONFIRMED where so few do not prove a gain of its size.
+
+    Sessions lie in few places of memory, and their ratios in few values: of three processes Student's interval alone
+    would call one of eight such ratios faster that gains nothing.
+    """
+    is_few = processes < min(LEAST_PROCESSES, processes_that_decide(ratio.speedup))
+    return replace(ratio, verdict=Change.UNCONFIRMED) if is_few and ratio.verdict is Change.FASTER else ratio
+
+
+def _speedup_of(marked: Sequence[Candidate], name: str) -> float:
+    speed = next(candidate.speed for candidate in marked if candidate.name == name)
+    return speed.speedup if speed else 1.0
+
+
+def _still_open(marked: Sequence[Candidate], names: Sequence[str], wish: Wish) -> list[str]:
+    """Return which forms are worth telling of, once no time is left to prove them.
+
+    Where one is proven, those that may beat it, that lose less, or that compute what the original does.
+    """
+    by_name = {candidate.name: candidate for candidate in marked}
+    proven = [candidate for candidate in marked[1:] if not candidate.refused and is_proven(candidate)]
+    if not is_answered(marked, wish) or not proven:
+        return list(names)
+    least_loss = min(map(loss, proven))
+    fastest = max(candidate.speed.low for candidate in proven if candidate.speed)
+    return [
+        name
+        for name in names
+        if (other := by_name[name]).is_rewrite
+        or loss(other) < least_loss
+        or (other.speed is not None and other.speed.high > fastest)
+    ]
 
 
 def latency_of(samples: Samples, budget_ms: float | None, max_miss_ratio: float = MAX_MISS_RATIO) -> Latency:

@@ -58,6 +58,7 @@ class Wish:
         return candidate.agreement is None or candidate.agreement >= self.asked_of(candidate)
 
 
+_NOT_MEASURED = "not measured: there was time for other forms alone"
 IsFaster = Callable[[str, str], bool]
 """Whether the first of two candidates is proven faster than the second."""
 
@@ -102,6 +103,11 @@ def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
     judged = [replace(candidate, refused=why_refused(candidate, wish)) for candidate in candidates]
     if any(candidate.predicted for candidate in candidates):
         judged = [replace(candidate, refused=candidate.refused or _why_unpredicted(candidate)) for candidate in judged]
+    elif any(candidate.speed for candidate in candidates):  # a time limit left no time for the turns of all
+        judged = [
+            one if one.name == BASELINE or one.speed else replace(one, refused=one.refused or _NOT_MEASURED)
+            for one in judged
+        ]
     return tuple(replace(candidate, on_front=_on_front(candidate, judged)) for candidate in judged)
 
 

@@ -36,6 +36,10 @@ class TimeShare(Enum):
     """The budget is decided. A run may take a tenth more than the limit, and the rest of that is for the bundle."""
 
 
+_LEAST_PROOFS = 0.16
+"""Share of a limit that fresh processes get, however quick they are expected to be."""
+
+
 @dataclass
 class TimeShares:
     """The rest of a time limit, and why work was left out; Ctrl-C ends the part that it meets and all after it."""
@@ -68,6 +72,7 @@ class TimeShares:
                 the two parts is kept.
             proofs_s: Seconds that fresh processes take at most, and what follows them.
         """
+        proofs_s = max(proofs_s, _LEAST_PROOFS * (self.limit_s or 0.0))
         least_s = (TimeShare.ROUNDS.value - TimeShare.FORMS.value) * (self.limit_s or 0.0)
         self._kept_s = {TimeShare.FORMS: max(rounds_s, least_s) + proofs_s, TimeShare.ROUNDS: proofs_s}
 
@@ -102,9 +107,10 @@ class TimeShares:
         """
         if self.limit_s is None:
             return
-        share = TimeShare.PROVEN.value - TimeShare.ROUNDS.value  # of a longer limit they get so much
+        # of a longer limit they get so much
+        share = _LEAST_PROOFS if self._kept_s else TimeShare.PROVEN.value - TimeShare.ROUNDS.value
         needed_s = SPARE * processes_s
-        self.enough_s = max(needed_s, needed_s - max(left_s, 0.0) + share * self.limit_s) / share
+        self.enough_s = max(needed_s / share, self.limit_s + (needed_s - max(left_s, 0.0)) / share)
 
     @contextmanager
     def part(self, share: TimeShare, text: str = "") -> Iterator[None]:
