@@ -103,7 +103,7 @@ def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:
         return run.candidates
     kept, needed_s = forms_that_fit(run, left_s)
     if left_out := [candidate.name for candidate in run.candidates if candidate not in kept]:
-        text = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
+        text = f"not measured, as there was time for fewer forms: {', '.join(left_out)}"
         remedy = longer(limit_with(run, left_s, max(needed_s - left_s, 0.0)))
         run.context.notes.append(Note(NoteKind.WARNING, text, remedy))
     return kept
