@@ -20,7 +20,7 @@ from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.choice.decide import candidates_that_fit
 from edgeopt.optimization.choice.judging_time import forms_judged_in_time, samples_that_judge, tell_of_few_samples
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.choice.time_kept import judging_of, limit_with, processes_of, see_model
+from edgeopt.optimization.choice.time_kept import by_promise, judging_of, limit_with, processes_of, see_model
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.declared.target import find_target
@@ -133,10 +133,16 @@ def test_where_not_all_forms_fit_the_fastest_are_measured_and_the_fastest_that_c
     assert run.context.notes == []
     assert names(candidates_that_fit(run, 0.0)) == [BASELINE, "form-1", "form-3", "rewrite"]
     (note,) = run.context.notes
-    assert note.detail.endswith("fit into the time limit: wrong, form-0, form-2, form-4")
+    assert note.detail.endswith("time for fewer forms: wrong, form-0, form-2, form-4")
     assert note.hint.startswith("give --time-limit 1")
     none = run_of(None, None, *forms)
     assert candidates_that_fit(none, 0.0) is none.candidates
+
+
+def test_forms_whose_scoring_nobody_timed_are_measured_from_the_smallest_on():
+    forms = [replace(form(f"form-{i}"), size_bytes=900 - i) for i in range(12)]  # of an earlier run, which is resumed
+    run = run_of(100.0, PROOF, *forms)
+    assert [each.name for each in by_promise(run, forms)][:3] == ["form-11", "form-10", "form-9"]
 
 
 @pytest.mark.parametrize("process_s", [0.7, 2.0, 6.0])

@@ -118,10 +118,12 @@ def by_promise(run: Run, others: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates beside the original in the order in which they are measured, where not all fit.
 
     Those that keep their accuracy come first. Of models that turns open anew the smaller ones come first, as they are
-    read sooner; of others the fastest by their scoring, and behind it the fastest that computes what the original does.
+    read sooner, and so of forms whose scoring nobody timed, as of those that an earlier run made; of others the fastest
+    by their scoring, and behind it the fastest that computes what the original does.
     """
     proof = run.context.proof
-    if proof is None or run.context.turn_s or run.wish.prefer is Prefer.SIZE:
+    is_seen = proof is not None and all(other.name in proof.forms for other in others if run.wish.keeps(other))
+    if proof is None or not is_seen or run.context.turn_s or run.wish.prefer is Prefer.SIZE:
         return sorted(others, key=lambda other: (not run.wish.keeps(other), other.size_bytes))
     ordered = sorted(others, key=lambda other: (not run.wish.keeps(other), -proof.gain_of(other.name)))
     rewrite = next((other for other in ordered if other.is_rewrite and run.wish.keeps(other)), None)
