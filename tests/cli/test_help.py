@@ -356,3 +356,12 @@ def test_help_of_options_names_arguments_that_the_command_has():
         for each in options:
             text = re.sub("`.*?`", "", each.help or "")  # another command
             assert {*ARGUMENTS.findall(text)} <= shown, (name, each.opts)
+
+
+def test_a_command_that_was_asked_alone_has_the_short_name_below_the_group():
+    command = cli.get_command(click.Context(cli), "bench")
+    assert command.get_help_option(click.Context(command)).opts == ["--help"]
+    with cli.make_context("edgeopt", ["bench"], resilient_parsing=True) as above:
+        below = click.Context(command, parent=above)
+        assert command.get_help_option(below).opts == ["-h", "--help"]
+        assert command.get_help_option(below) is command.get_help_option(below)

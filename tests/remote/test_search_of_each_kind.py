@@ -25,7 +25,7 @@ from edgeopt.system.machine.processor import this_processor
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device's side needs a POSIX system")
 LM = Path(__file__).parents[2] / "models" / "tiny_lm"
 BRIEF = ("--prompt-tokens", "8", "--output-tokens", "4", "--threads", "1")
-FORMS = {"w8a8", "w8", "w4", "w4+head", "w4+long", "w4+mixed"}
+FORMS = {"w8a8", "w8a8+mixed", "w8", "w4", "w4+head", "w4+long", "w4+mixed"}
 
 
 def finished(*arguments: str) -> tuple[int, str, str]:

@@ -117,13 +117,22 @@ class HelpCommand(click.Command):
     context_class = HelpContext
     groups: Mapping[OptionGroup, tuple[str, ...]] = {}
     """In their order, with the options of each by their names in Python; empty: all options stand together."""
-    _own_help: HelpOption | None = None
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        """Take what click's own takes."""
+        super().__init__(*args, **extra)
+        self._own_help = dict[tuple[str, ...], HelpOption]()
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return the option that shows help; it is made once, since click tells options apart by identity."""
-        if self._own_help is None:
-            self._own_help = HelpOption(list(self.get_help_option_names(ctx)), self.groups)
-        return self._own_help
+        """Return the option that shows help, one for its names: click tells options apart by identity.
+
+        Args:
+            ctx: Of the command; where it stands below no other, as in a test, the option has no short name.
+        """
+        names = tuple(sorted(self.get_help_option_names(ctx), key=len))
+        if names not in self._own_help:
+            self._own_help[names] = HelpOption(list(names), self.groups)
+        return self._own_help[names]
 
     def help_with(self, ctx: click.Context, word: str) -> str:
         """Return the help that a word asks for: of a group or an option's group, of all, or the screen.
