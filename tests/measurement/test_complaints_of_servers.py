@@ -116,9 +116,9 @@ def test_big_customers_feel_slower(monkeypatch):
 
 
 def test_batch_works_live_feels_broken(monkeypatch):
-    slow_down(monkeypatch, lambda rows, count: 0.01 + 0.005 * sum(rows.past(i) > 0 for i in range(rows.count)))
+    slow_down(monkeypatch, lambda rows, count: 0.04 + 0.01 * sum(rows.past(i) > 0 for i in range(rows.count)))
     with serving("tiny_lm", Limits(slots=6)) as server:
-        limits = {"TTFT": 60_000.0, "TPOT": 27.0}
+        limits = {"TTFT": 60_000.0, "TPOT": 74.0}  # 50 ms alone, 100 of six: a busy machine adds some
         found = found_at(server.address, "live", load="closed:6", seconds=1.0, limits_ms=limits)
         assert "fewer slots" in found.do
 
