@@ -8,17 +8,14 @@ Source: onnx.proto, ModelProto.graph = 7, GraphProto.initializer = 5, TensorProt
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from pathlib import Path
 
-from edgeopt.graph.files.message_fields import fields_of, head_of, text_field
+from edgeopt.graph.files.message_fields import copied, external_data, fields_of
 from edgeopt.graph.files.outside import LEAST_BYTES, Outside
 
 LEAST_FILE_BYTES = 16 << 20
 """A smaller file is loaded: what it holds counts for nothing, and a bundle has one file for it."""
 GRAPH, INITIALIZER, RAW = 7, 5, 9
-_EXTERNAL_DATA, _IS_EXTERNAL = 13, bytes([14 << 3, 1])
-"""Number of a field, and `data_location = EXTERNAL` as it is written."""
 
 
 def mapped(file: Path) -> Outside | Path:
@@ -46,14 +43,14 @@ def graph_alone(file: Path) -> bytes | None:
         return None
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            light = _copied(data, 0, len(data), GRAPH, lambda begin, end: _graph(data, begin, end, file.name))
+            light = copied(data, 0, len(data), GRAPH, lambda begin, end: _graph(data, begin, end, file.name))
         except (ValueError, IndexError):
             return None
     return light if len(light) < file.stat().st_size else None
 
 
 def _graph(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
-    return _copied(data, begin, end, INITIALIZER, lambda first, last: _tensor(data, first, last, name))
+    return copied(data, begin, end, INITIALIZER, lambda first, last: _tensor(data, first, last, name))
 
 
 def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes | None:
@@ -62,30 +59,5 @@ def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes | None:
     if len(raw) != 1 or raw[0][1] - raw[0][0] < LEAST_BYTES:
         return None
     first, last = raw[0]
-    entries = (("location", name), ("offset", str(first)), ("length", str(last - first)))
-    made = _copied(data, begin, end, RAW, lambda *_: b"", is_dropped=True)
-    for key, value in entries:
-        entry = text_field(1, key) + text_field(2, value)
-        made += head_of(_EXTERNAL_DATA, len(entry)) + entry
-    return made + _IS_EXTERNAL
-
-
-def _copied(
-    data: mmap.mmap,
-    begin: int,
-    end: int,
-    wanted: int,
-    replaced: Callable[[int, int], bytes | None],
-    *,
-    is_dropped: bool = False,
-) -> bytes:
-    """Return a message in which fields of one number are replaced, or dropped; None: a field stays as it is."""
-    made, at = bytearray(), begin
-    for number, _, first, last in fields_of(data, begin, end):
-        new = replaced(first, last) if number == wanted else None
-        if new is None:
-            made += data[at:last]
-        elif not is_dropped:
-            made += head_of(number, len(new)) + new
-        at = last
-    return bytes(made)
+    made = copied(data, begin, end, RAW, lambda *_: b"", is_dropped=True)
+    return made + external_data(name, first, last - first)

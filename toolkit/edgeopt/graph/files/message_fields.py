@@ -1,15 +1,18 @@
 """The fields of a protobuf message where they lie in a file: nothing is loaded, and no package needed.
 
-Source: https://protobuf.dev/programming-guides/encoding
+Source: https://protobuf.dev/programming-guides/encoding; onnx.proto, TensorProto.external_data = 13,
+data_location = 14.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _MOST_BITS = 64
+_EXTERNAL_DATA, _IS_EXTERNAL = 13, bytes([14 << 3, 1])
+"""Number of a field of a constant, and `data_location = EXTERNAL` as it is written."""
 
 Field = tuple[int, int, int, int]
 """Number, value, and where it begins and ends; the value is that of a number, else 0."""
@@ -64,3 +67,39 @@ def text_field(number: int, text: str) -> bytes:
     """Return a field that holds a text."""
     data = text.encode()
     return head_of(number, len(data)) + data
+
+
+def number_field(number: int, value: int) -> bytes:
+    """Return a field that holds a number; its own number is below 16."""
+    head = head_of(number, value)  # its key says that bytes follow; the kind of a number is 0
+    return bytes([head[0] & ~7]) + head[1:]
+
+
+def external_data(file: str, offset: int, length: int) -> bytes:
+    """Return the fields of a constant that say where its numbers lie outside of the graph."""
+    made = b""
+    for key, value in (("location", file), ("offset", str(offset)), ("length", str(length))):
+        entry = text_field(1, key) + text_field(2, value)
+        made += head_of(_EXTERNAL_DATA, len(entry)) + entry
+    return made + _IS_EXTERNAL
+
+
+def copied(
+    data: mmap.mmap | bytes,
+    begin: int,
+    end: int,
+    wanted: int,
+    replaced: Callable[[int, int], bytes | None],
+    *,
+    is_dropped: bool = False,
+) -> bytes:
+    """Return a message in which fields of one number are replaced, or dropped; None: a field stays as it is."""
+    made, at = bytearray(), begin
+    for number, _, first, last in fields_of(data, begin, end):
+        new = replaced(first, last) if number == wanted else None
+        if new is None:
+            made += data[at:last]
+        elif not is_dropped:
+            made += head_of(number, len(new)) + new
+        at = last
+    return bytes(made)

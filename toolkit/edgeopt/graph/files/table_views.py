@@ -19,14 +19,20 @@ from pathlib import Path
 
 from edgeopt.graph.facts.constants import GRAPH, INITIALIZER, Constant, constant_at
 from edgeopt.graph.facts.lookup_tables import tables_of
-from edgeopt.graph.files.message_fields import fields_of, head_of, number_at, text_field
+from edgeopt.graph.files.message_fields import (
+    copied,
+    external_data,
+    fields_of,
+    head_of,
+    number_at,
+    number_field,
+    text_field,
+)
 from edgeopt.graph.files.outside import Outside
 
 _NODE, _GRAPH_INPUT, _GRAPH_OUTPUT, _VALUE_NAME = 1, 11, 12, 1
 _INPUT, _OUTPUT, _OP, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
-_DIMS, _TYPE, _NAME, _INTEGERS, _RAW, _EXTERNAL_DATA = 1, 2, 8, 7, 9, 13
-_EXTERNAL = bytes([14 << 3, 1])
-"""`data_location = EXTERNAL` as it is written."""
+_DIMS, _TYPE, _NAME, _INTEGERS, _RAW = 1, 2, 8, 7, 9
 _LEAST_BYTES = 1 << 20
 """A smaller table may be copied."""
 _MOST_GRAPH_BYTES = 64 << 20
@@ -103,13 +109,10 @@ def _rewritten(data: mmap.mmap | bytes) -> bytes | None:
             views.append(head_of(INITIALIZER, len(view)) + view)
     if not views:
         return None
-    made, at = bytearray(), begin
-    for _, first, last in fields:
-        if (first, last) not in dropped:
-            made += data[at:last]
-        at = last
-    made += b"".join(views)
-    return _in_its_place(data, begin, end, bytes(made))
+    nodes_left = copied(
+        data, begin, end, _NODE, lambda first, last: b"" if (first, last) in dropped else None, is_dropped=True
+    )
+    return copied(data, 0, len(data), GRAPH, lambda *_: nodes_left + b"".join(views))
 
 
 def _spans_of(constants: list[list[int]], data: mmap.mmap | bytes, reshapes: list[_Reshape]) -> dict[str, Span]:
@@ -120,15 +123,6 @@ def _spans_of(constants: list[list[int]], data: mmap.mmap | bytes, reshapes: lis
         if last - first <= _MOST_IN_GRAPH_BYTES and any(name in data[first:last] for name in wanted):
             result[_text(data, first, last, _NAME)] = (first, last)
     return result
-
-
-def _in_its_place(data: mmap.mmap | bytes, begin: int, end: int, graph: bytes) -> bytes:
-    """Return the model with another graph between two places."""
-    made, at = bytearray(), 0
-    for _, _, first, last in fields_of(data, 0, len(data)):
-        made += head_of(GRAPH, len(graph)) + graph if (first, last) == (begin, end) else data[at:last]
-        at = last
-    return bytes(made)
 
 
 def _reshapes(data: mmap.mmap | bytes, nodes: list[Span]) -> list[_Reshape]:
@@ -163,15 +157,8 @@ def _view(constant: Constant, shape: tuple[int, ...], name: str) -> bytes:
     sizes = _sizes(constant.shape, shape)
     if not constant.file or constant.size_bytes < _LEAST_BYTES or not sizes:
         return b""
-    made = b"".join(_number_field(_DIMS, size) for size in sizes) + _number_field(_TYPE, constant.type_number)
-    made += text_field(_NAME, name)
-    places = (
-        ("location", constant.file), ("offset", str(constant.offset)), ("length", str(constant.size_bytes))
-    )  # fmt: skip
-    for key, value in places:
-        entry = text_field(1, key) + text_field(2, value)
-        made += head_of(_EXTERNAL_DATA, len(entry)) + entry
-    return made + _EXTERNAL
+    made = b"".join(number_field(_DIMS, size) for size in sizes) + number_field(_TYPE, constant.type_number)
+    return made + text_field(_NAME, name) + external_data(constant.file, constant.offset, constant.size_bytes)
 
 
 def _sizes(before: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -208,11 +195,6 @@ def _text(data: mmap.mmap | bytes, start: int, end: int, wanted: int) -> str:
         if number == wanted:
             return data[first:last].decode("utf-8", "replace")
     return ""
-
-
-def _number_field(number: int, value: int) -> bytes:
-    head = head_of(number, value)  # its key says that bytes follow; the kind of a number is 0
-    return bytes([head[0] & ~7]) + head[1:]
 
 
 def _files_of(graph: bytes, folder: Path) -> tuple[Path, ...]:

@@ -44,7 +44,7 @@ def see_model(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
     mine = candidate.sha256, candidate.profile
     alike = [other.name for other in run.candidates if (other.sha256, other.profile) == mine]
     opened_s = [seen.open_s, *(proof.forms[name].open_s for name in alike if name in proof.forms)]
-    seen = replace(seen, open_s=max(opened_s))  # this process had the same model converted before
+    seen = replace(seen, open_s=max(opened_s))  # the same file opens sooner the second time
     if candidate.name == BASELINE:
         context.proof = replace(proof, original=seen)
     elif run.wish.keeps(candidate):
