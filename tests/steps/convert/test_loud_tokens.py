@@ -111,7 +111,7 @@ def test_the_other_tokens_stay_as_they_are(loud, is_smooth, monkeypatch):
         monkeypatch.setattr(kinds, "smooth_inputs", lambda model, _: Outcome(model, {}))
     expected = logits(loud)[1:]
     mixed, plain = made("w8a8+mixed", loud), made("w8a8", loud)
-    assert mixed.changes["matrices in 8 bits"] == 1
+    assert mixed.changes["matrices in 8 bits"] == 2, "it, and the head"
     assert ("inputs smoothed" in mixed.changes) == is_smooth
     lost, lost_plain = (np.abs(logits(outcome.model)[1:] - expected).mean() for outcome in (mixed, plain))
     assert lost < 0.5 * lost_plain

@@ -129,7 +129,9 @@ def _quiet_on_integers(material: DecoderMaterial) -> Outcome:
     except (EdgeoptError, EngineAbortError) as error:  # a session that gives out all it computes; other forms need none
         material.listener.say(f"warning: w8a8+mixed is not made: {error}")
         return Outcome(material.model, {})
-    changes, made = smooth.changes, make_dynamic(smooth.model, material.target.rules_here, loud)
+    # the head reads one token of a prompt: in blocks it takes no more time, and the table is the same integers
+    left_out = (*loud, material.head)
+    changes, made = smooth.changes, make_dynamic(smooth.model, material.target.rules_here, left_out)
     del smooth  # a model in floats
     rest = make_weight_only(made.model, 8, EIGHT_BITS_BLOCK, tables=True)  # what is in float still
     return Outcome(rest.model, {**changes, **made.changes, **rest.changes}) if made.changes else made
