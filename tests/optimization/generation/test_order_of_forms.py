@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.optimization.generation import optimize, writer_run
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.forms import split
@@ -18,7 +20,7 @@ from edgeopt.system.processes.time_limit import OutOfTime, limited
 FASTEST_FIRST = ("bf16+openvino", "w8a8-w4", "w8a8", "w4", "w8")
 
 
-def entrant(name: str, **more: str) -> Entrant:
+def entrant(name: str, **more: Any) -> Entrant:
     return Entrant(name, name, name.partition("+")[0], Path(name), **more)
 
 
@@ -47,6 +49,18 @@ def test_two_graphs_are_made_of_single_forms_on_one_engine_alone(contest, monkey
     split.enter_split(contest, SimpleNamespace(file_of=Path), entrants)
     assert [(each.prompts_by, each.tokens_by) for each in entered] == [("w8a8", "w4")]
     assert split.fastest_for_tokens(contest, entrants).name == "w4"
+
+
+def test_prompts_may_be_of_a_form_that_is_not_decided_where_one_form_is_the_fastest_that_is_kept(contest, monkeypatch):
+    entered = list[Entrant]()
+    monkeypatch.setattr(split, "enter_pair", lambda contest, place, entrant, *_: entered.append(entrant) or [])
+    entrants = [entrant("w8a8", turns=[None]), entrant("w8", turns=[None]), entrant("w4", turns=[None], out="LOST")]
+    contest.max_rise = 0.02
+    contest.rise = lambda each: SimpleNamespace(word=lambda _: Word.KEPT if each.name == "w8" else Word.NOT_DECIDED)
+    assert split.enter_split(contest, SimpleNamespace(file_of=Path), entrants) == []
+    assert [(each.prompts_by, each.tokens_by) for each in entered] == [("w8a8", "w8")]
+    (note,) = split.enter_split(contest, SimpleNamespace(file_of=Path), entrants[1:])
+    assert note.detail == "w8 is the fastest form for prompts and for tokens: no second graph"
 
 
 def test_a_form_is_not_begun_that_would_not_be_judged_if_it_took_as_long_as_one_before(contest, monkeypatch):

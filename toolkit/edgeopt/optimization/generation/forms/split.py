@@ -27,12 +27,19 @@ _OF_RUNS = "w8a8"
 
 
 def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant]) -> list[Note]:
-    """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use."""
+    """Let the fastest form for prompts and the fastest for tokens in as one; return why not, where that is no use.
+
+    Where one form is the fastest for both, the fastest for prompts of those whose accuracy is not decided yet is put
+    beside it: the pair is judged as a whole, and its tokens are of a form that is KEPT.
+    """
     tokens = fastest_for_tokens(contest, entrants)
-    prompts = contest.fastest(_kept(contest, _alone(entrants)), "TTFT")
+    alone = _alone(entrants)
+    prompts = contest.fastest(_kept(contest, alone), "TTFT")
     if tokens is None or prompts is None:
         return []
     if tokens is prompts:
+        prompts = contest.fastest(_in(alone), "TTFT")
+    if prompts is None or tokens is prompts:
         return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: {NO_SECOND}")]
     name = f"{prompts.name}-{tokens.name}"
     entrant = Entrant(
@@ -63,9 +70,14 @@ def _alone(entrants: list[Entrant]) -> list[Entrant]:
     return [entrant for entrant in entrants if not entrant.prompts_by and not entrant.engine]
 
 
+def _in(entrants: list[Entrant]) -> list[Entrant]:
+    """Return those that are timed and not refused."""
+    return [entrant for entrant in entrants if entrant.turns and not entrant.out]
+
+
 def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
     """Return those that are KEPT by the windows so far, or all where none is: the choice prefers what is KEPT."""
-    left = [entrant for entrant in entrants if entrant.turns and not entrant.out]
+    left = _in(entrants)
     kept = [entrant for entrant in left if contest.rise(entrant).word(contest.max_rise) == Word.KEPT]
     return kept or left
 
