@@ -231,8 +231,9 @@ def _bytes_of_writer(bundle: Bundle, artefact: Artefact) -> int:
     prompts, encoder = bundle.recipe.generation.prefill, bundle.recipe.image.encoder
     graphs = (artefact, *_parts_of(bundle, prompts), *_parts_of(bundle, encoder))
     is_writer = bundle.recipe.task == GENERATION
-    elsewhere = [bundle.path_of(graph) for graph in graphs if is_writer and graph.executor == OPENVINO]
-    return _size_of(*graphs) + held_by_openvino(elsewhere)
+    elsewhere = [graph for graph in graphs if is_writer and graph.executor == OPENVINO]
+    held = (held_by_openvino(bundle.path_of(graph), is_alone=graph is artefact) for graph in elsewhere)
+    return _size_of(*graphs) + sum(held)
 
 
 def _parts_of(bundle: Bundle, file: str) -> tuple[Artefact, ...]:

@@ -25,6 +25,8 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, POSITIONS, CacheP
 from edgeopt.executors.openvino import EXECUTOR, compile_for, sentence_of, spec_of
 from edgeopt.executors.openvino.memory import held_bytes
 from edgeopt.executors.openvino.paged import ROWS, over_pages
+from edgeopt.executors.openvino.short_weights import keep_short
+from edgeopt.executors.openvino.weights_in_file import WeightsInFile
 from edgeopt.graph.tensors import TensorSpec
 
 PRECISION = "bf16"
@@ -182,16 +184,19 @@ class PagedGraph:
         if guard := active_guard():
             guard.try_open("openvino", file, options, pages=use)
         read = dict[str, tuple[TensorSpec, ...]]()
+        self._weights = WeightsInFile(file)
 
         def alter(openvino: Any, model: Any) -> Any:
             read["inputs"] = tuple(spec_of(port) for port in model.inputs)
             read["outputs"] = tuple(spec_of(port) for port in model.outputs)
+            self._weights.put_in(openvino, model)
+            keep_short(openvino, model)
             return over_pages(openvino, model, gives_logits=use is PagesUse.ANSWERS)
 
         entries = {_KEPT_IN: "bf16" if options.precision == PRECISION else "f32", **options.entries}
         compiled, self._tensor = compile_for(file, replace(options, entries=entries), alter=alter)
-        self.held_bytes = held_bytes(file)
-        """Memory of its weights beside the file, about."""
+        self.held_bytes = held_bytes(file, is_alone=use is PagesUse.ANSWERS)
+        """Memory of its weights beside the size of the file, about."""
         self.inputs, self.outputs = read["inputs"], read["outputs"]
         """Those of the file."""
         self.made = tuple(spec_of(port) for port in compiled.outputs)
@@ -259,6 +264,7 @@ class PagedGraph:
                 if name in self._names:
                     self._request.set_tensor(name, self._tensor(array))
             self._request.infer()
+            self._weights.ran(sum(counts))
         except RuntimeError as error:
             raise UnsupportedError(
                 f"OpenVINO does not run the decoder: {sentence_of(error)}", remedy=self._remedy
@@ -287,6 +293,7 @@ class PagedGraph:
         """Free the request with the model, once the run on its way is over."""
         with self.lock:
             self._request = None
+            self._weights.close()
             self._bound.clear()
 
 

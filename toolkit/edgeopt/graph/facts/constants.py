@@ -1,7 +1,7 @@
 """Names, types and shapes of a graph's constants, read from its file alone: nothing is loaded, and onnx not needed.
 
 Source: onnx.proto, ModelProto.graph = 7, GraphProto.initializer = 5, TensorProto.dims = 1, data_type = 2, name = 8,
-external_data = 13.
+raw_data = 9, external_data = 13.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from edgeopt.graph.files.message_fields import fields_of, number_at
 
 GRAPH, INITIALIZER = 7, 5
-_DIMS, _TYPE, _NAME, _OUTSIDE = 1, 2, 8, 13
+_DIMS, _TYPE, _NAME, _RAW, _OUTSIDE = 1, 2, 8, 9, 13
 _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16, 21: 4, 22: 4}
 """Bits of a number, by TensorProto.DataType."""
-FLOAT16, BFLOAT16 = 10, 16
-"""Types of constants, by the numbers that ONNX gives them."""
+FLOAT32 = 1
+"""Type of a constant, by the number that ONNX gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Constant:
     file: str = ""
     """Where its numbers lie outside, relative to the folder of the graph; empty: in the graph."""
     offset: int = 0
-    """Where they begin in that file."""
+    """Where they begin in that file, or in the graph's; 0 in the graph: they are not written as bytes."""
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +60,7 @@ def constant_at(data: mmap.mmap | bytes, start: int, end: int) -> Constant:
     Raises:
         ValueError: If none does.
     """
-    shape, type_number, name, place = list[int](), 0, b"", dict[str, str]()
+    shape, type_number, name, offset, place = list[int](), 0, b"", 0, dict[str, str]()
     for number, value, begin, after in fields_of(data, start, end):
         if number == _DIMS:
             shape += [value] if begin == after else _numbers(data, begin, after)
@@ -68,10 +68,13 @@ def constant_at(data: mmap.mmap | bytes, start: int, end: int) -> Constant:
             type_number = value
         elif number == _NAME:
             name = data[begin:after]
+        elif number == _RAW:
+            offset = begin
         elif number == _OUTSIDE:
             texts = [data[first:last].decode("utf-8", "replace") for _, _, first, last in fields_of(data, begin, after)]
             place[texts[0]] = texts[-1]
-    file, offset = place.get("location", ""), int(place.get("offset", 0))
+    if file := place.get("location", ""):
+        offset = int(place.get("offset", 0))
     return Constant(name.decode("utf-8", "replace"), type_number, tuple(shape), file, offset)
 
 

@@ -50,9 +50,14 @@ def bytes_of_graphs(graphs: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def held_by_openvino(graphs: Sequence[Path]) -> int:
-    """Return the memory that OpenVINO takes beside the files of graphs that it is to compute; 0: it does not here."""
-    return sum(map(held_bytes, graphs)) if graphs and not why_not_on_openvino() else 0
+def held_by_openvino(file: Path, *, is_alone: bool) -> int:
+    """Return the memory that OpenVINO takes beside the file of a graph that it is to compute; 0: it does not here.
+
+    Args:
+        file: ONNX, with weights beside it.
+        is_alone: It computes prompts and tokens; else another engine computes tokens, with weights of its own.
+    """
+    return 0 if why_not_on_openvino() else held_bytes(file, is_alone=is_alone)
 
 
 def bytes_of_decoder(file: Path, recipe: Recipe) -> int:
@@ -63,7 +68,7 @@ def bytes_of_decoder(file: Path, recipe: Recipe) -> int:
     if recipe.image.sees:
         graphs[file.parent / recipe.image.encoder] = ""
     elsewhere = [graph for graph, engine in graphs.items() if engine == OPENVINO]
-    return bytes_of_graphs([*graphs]) + held_by_openvino(elsewhere)
+    return bytes_of_graphs([*graphs]) + sum(held_by_openvino(graph, is_alone=graph == file) for graph in elsewhere)
 
 
 def bytes_beside_cache(model: LanguageModel, tokens: int) -> int:

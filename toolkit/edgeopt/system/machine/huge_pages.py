@@ -63,9 +63,18 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
         full = _filled(_whole(without(_written(), before), size), size)
         _advise(without(ready, full), _REFUSE)  # what comes there later need not hold 2 MiB
         _advise(full, _ADVISE)  # at once: a moment later other memory may lie there
-        begins = f"{folder.resolve()}/" if folder else ""
-        if full or (begins and _written(begins)):
-            Thread(target=_move, args=(full, begins), name=MOVER, daemon=True).start()
+        if full or (folder and _written(f"{folder.resolve()}/")):
+            Thread(target=_move, args=(full, folder), name=MOVER, daemon=True).start()
+
+
+def let_files_go(folder: Path) -> None:
+    """Drop from memory what was read of the mapped files of a folder: who needs it reads it again. Linux alone."""
+    if not sys.platform.startswith("linux"):
+        return
+    # A model may have been closed meanwhile, and other memory may lie there: each mapping is looked at just before.
+    for each in _written(f"{folder.resolve()}/"):
+        if _is_as_read(*each):
+            _advise([each], _LET_GO)
 
 
 def huge_zeros(size_bytes: int) -> NDArray[np.uint8]:
@@ -191,14 +200,12 @@ def _joined(ranges: list[Range]) -> list[Range]:
     return result
 
 
-def _move(ranges: list[Range], begins: str) -> None:
-    """Fill huge pages, and let go what was read of the files of a folder; `begins`: how their paths do, or empty."""
+def _move(ranges: list[Range], folder: Path | None) -> None:
+    """Fill huge pages, and let go what was read of the files of a folder."""
     sleep(_REST_S)
     _advise(ranges, _COLLAPSE)
-    # A model may have been closed meanwhile, and other memory may lie there: each mapping is looked at just before.
-    for each in _written(begins) if begins else []:
-        if _is_as_read(*each):
-            _advise([each], _LET_GO)
+    if folder:
+        let_files_go(folder)
 
 
 def _advise(ranges: list[Range], advice: int) -> None:

@@ -1,0 +1,107 @@
+"""Weights that OpenVINO holds once: those in blocks stay in their file, those in 16 bits stay in 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeopt.executors.openvino.short_weights import keep_short
+from edgeopt.executors.openvino.weights_in_file import WeightsInFile
+from edgeopt.graph.facts.constants import Constant, constants_of
+
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+_INPUTS, _OUTPUTS, _BLOCK = 256, 512, 64
+
+
+@pytest.fixture(params=["beside", "inside"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A product with weights in blocks, in a file beside the graph or in its own."""
+    rng, blocks = np.random.default_rng(3), _INPUTS // _BLOCK
+    weights = rng.integers(0, 256, (_OUTPUTS, blocks, _BLOCK), np.uint8)
+    scales = rng.uniform(0.001, 0.01, (_OUTPUTS, blocks)).astype(np.float32)
+    facts = {"K": _INPUTS, "N": _OUTPUTS, "bits": 8, "block_size": _BLOCK, "domain": "com.microsoft"}
+    graph = helper.make_graph(
+        [helper.make_node("MatMulNBits", ["x", "weights", "scales"], ["y"], **facts)],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, _INPUTS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, _OUTPUTS])],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(scales, "scales")],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    path = tmp_path / "model.onnx"
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    is_beside = request.param == "beside"
+    onnx.save(model, path, save_as_external_data=is_beside, location="weights.bin", size_threshold=1024)
+    return path
+
+
+def read(file: Path):
+    import openvino
+
+    return openvino, openvino.Core().read_model(str(file))
+
+
+def weights_of(model) -> np.ndarray:
+    return next(node.data for node in model.get_ordered_ops() if node.get_friendly_name() == "weights")
+
+
+def answer(openvino, model) -> np.ndarray:
+    x = np.random.default_rng(5).normal(size=(1, 7, _INPUTS)).astype(np.float32)
+    return openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([x])[0].copy()
+
+
+def test_weights_stay_in_their_file_and_no_number_changes(file):
+    openvino, model = read(file)
+    wanted = answer(openvino, model)
+    stored = WeightsInFile(file)
+    stored.put_in(openvino, model)
+    (mapped,) = stored._mapped.values()
+    assert np.shares_memory(weights_of(model), mapped)
+    np.testing.assert_array_equal(answer(openvino, model), wanted)
+    for tokens in (7, 7, 1):
+        stored.ran(tokens)
+    np.testing.assert_array_equal(answer(openvino, model), wanted)
+
+
+def moved(file: Path) -> Constant:
+    """Return the weights a byte away from where they lie."""
+    stored = next(each for each in constants_of(file) if each.name == "weights")
+    return replace(stored, offset=stored.offset + 1)
+
+
+def test_weights_that_the_reader_changed_stay_as_it_made_them(file, monkeypatch):
+    openvino, model = read(file)
+    wanted = weights_of(model).copy()
+    stored = WeightsInFile(file)
+    monkeypatch.setattr("edgeopt.executors.openvino.weights_in_file.constants_of", lambda _: [moved(file)])
+    stored.put_in(openvino, model)
+    np.testing.assert_array_equal(weights_of(model), wanted)
+
+
+def test_weights_in_16_bits_are_not_widened(tmp_path):
+    file = tmp_path / "model.onnx"
+    floats = np.random.default_rng(3).normal(size=(_INPUTS, _OUTPUTS)).astype(np.float32)
+    short = (floats.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    kinds = {"bf16": TensorProto.BFLOAT16, "f16": TensorProto.FLOAT16}
+    stored = {"bf16": short, "f16": floats.astype(np.float16).tobytes()}
+    graph = helper.make_graph(
+        [helper.make_node("Cast", [kind], [f"{kind}_floats"], to=TensorProto.FLOAT) for kind in kinds]
+        + [helper.make_node("MatMul", ["x", f"{kind}_floats"], [f"{kind}_y"]) for kind in kinds],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, _INPUTS])],
+        [helper.make_tensor_value_info(f"{kind}_y", TensorProto.FLOAT, [1, None, _OUTPUTS]) for kind in kinds],
+        [helper.make_tensor(kind, number, floats.shape, stored[kind], raw=True) for kind, number in kinds.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), file)
+    openvino, model = read(file)
+    wanted = answer(openvino, model)
+    keep_short(openvino, model)
+    marks = [[*node.get_rt_info()] for node in model.get_ops() if node.get_type_name() == "Convert"]
+    assert marks == [["decompression_0"], ["decompression_0"]]
+    np.testing.assert_array_equal(answer(openvino, model), wanted)
