@@ -172,6 +172,33 @@ def test_a_large_block_that_is_freed_afterwards_is_given_back(own_kib):
     _run(GIVEN_BACK, str(own_kib))
 
 
+REUSED = (
+    READY.partition("pages._free_huge_bytes")[0]
+    + """
+import threading
+ctypes.CDLL(None).mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: blocks are cut from the heap
+others = [bytearray(bytes([3]) * (1 << 20)) for _ in range(49)]
+kept = others.pop()  # behind them, so that the heap does not shrink
+others.clear()
+with pages.huge_pages():
+    blocks = [bytearray(bytes([7]) * (1 << 20)) for _ in range(40)]
+for each in threading.enumerate():
+    if each.name == pages.MOVER:
+        each.join()
+assert is_asked_for(blocks[20]), "memory of another model was written again"
+assert not is_asked_for(kept)
+assert all(block.count(7) == 1 << 20 for block in blocks) and kept.count(3) == 1 << 20
+"""
+)
+
+
+@pytest.mark.skipif(
+    not _size_bytes() or platform.libc_ver()[0] != "glibc", reason="no huge pages here, or no heap that is used again"
+)
+def test_what_is_written_into_memory_that_was_freed_before_is_asked_for():
+    _run(REUSED)
+
+
 AFTERWARDS = """
 import gc, mmap, threading, sys
 from pathlib import Path

@@ -1,7 +1,8 @@
 """Huge pages on Linux: what every token reads, weights and cache, lies in pages of 2 MiB: few addresses are looked up.
 
 Systems that give them to nobody unasked (`madvise`, the default of Debian, Ubuntu and Fedora) are asked for what was
-allocated in between. Elsewhere nothing happens: macOS and Windows want rights for them.
+written in between, in new memory or in what another model has freed. Elsewhere nothing happens: macOS and Windows want
+rights for them.
 
 Memory that is reserved and asked for before it is written costs an eighth of the time that small pages cost, and need
 not be moved. What was freed in between is not held again: only pages of 2 MiB that are nearly full are asked for.
@@ -41,7 +42,7 @@ Range = tuple[int, int]
 
 @contextmanager
 def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None]:
-    """Ask for huge pages for what the process allocates inside. No number is another for it.
+    """Ask for huge pages for what the process writes into memory that it takes inside. No number is another for it.
 
     Args:
         size_bytes: That will be allocated, about: room for it lies in huge pages before it is written, where so many
@@ -50,7 +51,10 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
             is read again. None: nothing is.
     """
     size = _size_bytes()
+    if size:
+        trim()  # what a closed model has freed is not held: the next one may be written there
     before = _written() if size else []
+    full_before = _filled(_whole(before, size), size) if size else []
     has_room = size > 0 and 0 < size_bytes <= _free_huge_bytes(size)
     ready = list[Range]()
     with room_in_heap(size_bytes) if has_room else nullcontext():
@@ -60,7 +64,7 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
         yield
     if size:
         trim()  # what was freed would be moved into huge pages, and be held again
-        full = _filled(_whole(without(_written(), before), size), size)
+        full = without(_filled(_whole(_written(), size), size), full_before)
         _advise(without(ready, full), _REFUSE)  # what comes there later need not hold 2 MiB
         _advise(full, _ADVISE)  # at once: a moment later other memory may lie there
         if full or (folder and _written(f"{folder.resolve()}/")):
