@@ -84,24 +84,35 @@ def test_weights_that_the_reader_changed_stay_as_it_made_them(file, monkeypatch)
     np.testing.assert_array_equal(weights_of(model), wanted)
 
 
-def test_weights_in_16_bits_are_not_widened(tmp_path):
+def test_weights_of_products_in_16_bits_are_not_widened(tmp_path):
     file = tmp_path / "model.onnx"
     floats = np.random.default_rng(3).normal(size=(_INPUTS, _OUTPUTS)).astype(np.float32)
-    short = (floats.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    kinds = {"bf16": TensorProto.BFLOAT16, "f16": TensorProto.FLOAT16}
-    stored = {"bf16": short, "f16": floats.astype(np.float16).tobytes()}
+    short = (floats.view(np.uint32) >> 16).astype(np.uint16)
+    stored = {
+        "bf16": (TensorProto.BFLOAT16, floats.shape, short),
+        "f16": (TensorProto.FLOAT16, floats.shape, floats.astype(np.float16)),
+        "bias": (TensorProto.BFLOAT16, floats.shape[1:], short[0]),
+    }
     graph = helper.make_graph(
-        [helper.make_node("Cast", [kind], [f"{kind}_floats"], to=TensorProto.FLOAT) for kind in kinds]
-        + [helper.make_node("MatMul", ["x", f"{kind}_floats"], [f"{kind}_y"]) for kind in kinds],
+        [helper.make_node("Cast", [name], [f"{name}_floats"], to=TensorProto.FLOAT) for name in stored]
+        + [helper.make_node("MatMul", ["x", f"{name}_floats"], [f"{name}_y"]) for name in ("bf16", "f16")]
+        + [helper.make_node("Sum", ["bf16_y", "f16_y", "bias_floats"], ["y"])],
         "products",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, _INPUTS])],
-        [helper.make_tensor_value_info(f"{kind}_y", TensorProto.FLOAT, [1, None, _OUTPUTS]) for kind in kinds],
-        [helper.make_tensor(kind, number, floats.shape, stored[kind], raw=True) for kind, number in kinds.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, _OUTPUTS])],
+        [
+            helper.make_tensor(name, kind, shape, made.tobytes(), raw=True)
+            for name, (kind, shape, made) in stored.items()
+        ],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), file)
     openvino, model = read(file)
     wanted = answer(openvino, model)
     keep_short(openvino, model)
-    marks = [[*node.get_rt_info()] for node in model.get_ops() if node.get_type_name() == "Convert"]
-    assert marks == [["decompression_0"], ["decompression_0"]]
+    marked = {
+        node.input_value(0).get_node().get_friendly_name()
+        for node in model.get_ops()
+        if node.get_type_name() == "Convert" and [*node.get_rt_info()] == ["decompression_0"]
+    }
+    assert marked == {"bf16", "f16"}
     np.testing.assert_array_equal(answer(openvino, model), wanted)

@@ -31,7 +31,9 @@ _EDGES = """
 
 
 def keep_short(openvino: Any, model: Any) -> None:
-    """Let weights in 16 bits of a model stay in 16 bits.
+    """Let the weights of products that a model stores in 16 bits stay in 16 bits.
+
+    Other readers would convert them anew in each run: a table of tokens as a whole, for a few of its rows.
 
     Args:
         openvino: The package.
@@ -53,7 +55,9 @@ def keep_short(openvino: Any, model: Any) -> None:
 def _reads_short_weights(convert: Any) -> bool:
     weights = convert.input_value(0).get_node()
     is_widened = convert.get_output_element_type(0).get_type_name() == "f32"
-    return is_widened and weights.get_type_name() == "Constant" and _kind(convert) in _TYPES
+    is_short = weights.get_type_name() == "Constant" and _kind(convert) in _TYPES
+    readers = {reader.get_node().get_type_name() for reader in convert.output(0).get_target_inputs()}
+    return is_widened and is_short and readers == {"MatMul"}
 
 
 def _kind(convert: Any) -> str:
