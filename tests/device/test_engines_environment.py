@@ -31,6 +31,8 @@ def test_the_tests_of_engines_pass_in_an_environment_of_their_own(python):
     folder = Path(__file__).parent
     files = [file for engine in absent for file in sorted(folder.glob(f"test_{engine}*.py"))]
     files += [folder / "test_engines_alone.py", folder / "test_arm64_engines.py"]
+    files += [file for engine in absent for file in sorted(folder.parent.glob(f"*/*/test_*_{engine}.py"))]
+    files.append(folder.parent / "optimization" / "generation" / "test_prompts_elsewhere.py")
     files.append(folder.with_name("executors") / "test_held_cores.py")
     done = run_apart([python, "-m", "pytest", "-v", "-p", "no:cacheprovider", *files, "-k", " or ".join(absent)])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -118,7 +118,11 @@ def test_memory_counts_the_weights_that_openvino_holds_and_its_pages(report):
     for name in (CHOSEN, WHOLE):
         with open_language_model(Path(by_name[name].file), 1)[0] as model:
             known = model.origin.size_bytes + model.engine_bytes + 512 * model.token_bytes
-            assert model.engine_bytes >= by_name[name].size_bytes / 2
+            size_bytes = by_name[name].size_bytes
+            if model.prefill:  # beside what ONNX Runtime holds of the same file
+                assert size_bytes / 2 <= model.engine_bytes
+            else:
+                assert model.engine_bytes < size_bytes
             pages = contest.needs_bytes(model) - known
             assert pages == (model.prefill.page_bytes(512) if model.prefill else 0)
             assert pages > 0 or name == WHOLE
