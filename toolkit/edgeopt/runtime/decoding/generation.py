@@ -317,7 +317,7 @@ class Writing:
     @property
     def account(self) -> Account:
         """The cost of the text so far; made when it is read, as tokens come faster than anybody looks."""
-        return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason)
+        return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason, comes_whole=False)
 
     @property
     def output_tokens(self) -> int:
