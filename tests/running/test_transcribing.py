@@ -14,6 +14,7 @@ from speech_pairs import HEARD, RATE, chirps, speech_model
 from voice_net import voice_net
 
 from edgeopt.cli import cli
+from edgeopt.errors import EXIT_INCONCLUSIVE
 from edgeopt.graph.sound import Sound
 from edgeopt.recipes.inputs.wav_files import write_wav
 
@@ -64,6 +65,15 @@ def test_a_short_sound_has_times_where_they_are_asked_for(place):
     assert run(place, "short.wav", "--times").stdout.startswith("[00:0")
     tokens = [json.loads(line)["token"] for line in run(place, "short.wav", "--json").stdout.splitlines()]
     assert len(tokens) > 8  # without any such option its text comes token by token
+
+
+def test_an_answer_of_a_search_has_no_time_of_a_token(place):
+    done = run(place, "short.wav", "--beams", "2", "--output-tokens", "4", "--budget", "tpot:1000ms")
+    told = " ".join(done.stderr.split())
+    assert "ms for the whole answer; ended by" in told
+    assert "not decided: the answer comes as a whole" in told
+    assert done.exit_code == EXIT_INCONCLUSIVE
+    assert run(place, "long.wav", "--beams", "2", "--output-tokens", "4", "--long", "windows").stderr.count("TPOT") == 0
 
 
 def test_a_wav_on_the_standard_input_is_heard_as_it_comes(place):

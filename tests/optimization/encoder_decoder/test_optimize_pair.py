@@ -40,6 +40,7 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.steps.convert.encoder_decoder_pair import read_pair
+from edgeopt.system.declared.target import find_target
 
 BRIEF = LanguageOptions(output_tokens=4, threads=1, seconds=0.0, processes=2)
 TEXT = "import os and the brown fox"
@@ -89,6 +90,28 @@ def test_weights_that_an_export_turns_in_the_graph_are_turned(tmp_path):
     with open_encoder_decoder(as_pair(folder), 1) as model:
         answer = model.generate(TEXT, AnswerOptions(most_tokens=len(EXPECTED["t5"]["text"])))
         assert [piece.token for piece in answer] == EXPECTED["t5"]["text"]
+
+
+@pytest.mark.parametrize(("form", "bits"), [("w8", 8), ("w4", 4), ("w4+head", 8)])
+def test_a_head_that_is_the_table_of_tokens_is_stored_in_blocks(form, bits):
+    table = np.random.default_rng(0).standard_normal((96, 128)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("Gather", ["table", "input_ids"], ["rows"], "look_up"),
+        onnx.helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),  # as torch traces a tied head
+        onnx.helper.make_node("MatMul", ["rows", "turned"], ["logits"], "head"),
+    ]
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, [1, None])
+    logits = onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [1, None, 96])
+    stored = [onnx.numpy_helper.from_array(table, "table")]
+    graph = onnx.helper.make_graph(nodes, "decoder", [ids], [logits], stored)
+    opset = onnx.helper.make_opsetid("", 20)
+    model = Model(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), "decoder")
+    (wanted,) = [one for one in forms.DECODER_FORMS if one.name == form]
+    made = wanted.make(model, find_target("cpu")).model.proto.graph
+    (product,) = [node for node in made.node if node.op_type == "MatMulNBits"]
+    assert next(one.i for one in product.attribute if one.name == "bits") == bits
+    kinds = [one.data_type for one in made.initializer if len(one.raw_data) >= table.size // 2]
+    assert kinds == [onnx.TensorProto.UINT8] * (1 if bits == 8 else 2)  # in 8 bits the table is the head's blocks
 
 
 def test_keys_and_values_that_are_no_plain_products_are_refused(tmp_path):

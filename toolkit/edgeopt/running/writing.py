@@ -100,7 +100,7 @@ class WrittenResult(RunResult):
         if account.shifts:
             parts.append(f"{account.shifted_tokens} dropped in {plural(account.shifts, 'shift')} of the context")
         if account.ttft_ms is not None:
-            parts.append(f"TTFT {account.ttft_ms:.1f} ms")
+            parts.append(f"TTFT {account.ttft_ms:.1f} ms{' for the whole answer' if account.comes_whole else ''}")
         if account.tpot_ms:
             parts.append(f"TPOT {account.tpot_ms:.2f} ms ({1e3 / account.tpot_ms:.0f} tokens/s)")
         if account.guessed_tokens:
@@ -116,7 +116,10 @@ class WrittenResult(RunResult):
             return f"missed by {' and '.join(self.missed)}"
         if self.is_cut:
             return "not decided: it was cut short"
-        return "met by this answer" if self.is_decided else "not decided: the answer has no second token"
+        if self.is_decided:
+            return "met by this answer"
+        lacks = "comes as a whole" if self.account.comes_whole else "has no second token"
+        return f"not decided: the answer {lacks}"
 
 
 def find_language_model(name: str) -> Path:

@@ -10,6 +10,7 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.optimization.generation.forms.kinds import WIDE_BLOCK
+from edgeopt.passes.store_transposed import store_transposed
 from edgeopt.steps.convert.blocks import k_quant
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
@@ -35,15 +36,25 @@ def _head_of(model: Model) -> tuple[str, ...]:
     return (node.name,) if node is not None and node.name else ()
 
 
+def _with_constant_matrices(model: Model) -> Model:
+    """Return a model whose products read constants: a head that is the table of tokens is traced as its transposition.
+
+    Only forms are made of it: in float it would hold the matrix twice.
+    """
+    graph = Graph.from_model(model)
+    return graph.to_model() if store_transposed(graph) else model
+
+
 def _eight_bits(model: Model, _: Target) -> Outcome:
-    return make_weight_only(model, 8, WIDE_BLOCK, tables=True)
+    return make_weight_only(_with_constant_matrices(model), 8, WIDE_BLOCK, tables=True)
 
 
 def _four_bits(model: Model, _: Target) -> Outcome:
-    return make_weight_only(model, 4, rounding=k_quant, tables=True)
+    return make_weight_only(_with_constant_matrices(model), 4, rounding=k_quant, tables=True)
 
 
 def _four_bits_but_head(model: Model, _: Target) -> Outcome:
+    model = _with_constant_matrices(model)
     return make_weight_only(model, 4, wide=_head_of(model), wide_block=WIDE_BLOCK, rounding=k_quant, tables=True)
 
 

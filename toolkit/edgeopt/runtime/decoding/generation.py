@@ -245,6 +245,8 @@ class Account:
     """Tokens of the text that were dropped so."""
     windows: int = 1
     """Windows of a sound, that were heard one after the other."""
+    comes_whole: bool = False
+    """Whether all tokens come at once, as a search with beams finds them: there is no time of a single one."""
 
     @property
     def acceptance(self) -> float | None:
@@ -258,9 +260,9 @@ class Account:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Mean time of each token after the first; None before the second."""
+        """Mean time of each token after the first; None before the second, and where all come at once."""
         times = self.token_at_ns
-        return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 else None
+        return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 and not self.comes_whole else None
 
 
 class Writing:
@@ -315,7 +317,7 @@ class Writing:
     @property
     def account(self) -> Account:
         """The cost of the text so far; made when it is read, as tokens come faster than anybody looks."""
-        return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason)
+        return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason, comes_whole=False)
 
     @property
     def output_tokens(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ class BeamGeneration(Generation):
     @property
     def account(self) -> Account:
         """The cost so far."""
-        return self._writing.account
+        return replace(self._writing.account, comes_whole=True)
 
     def cancel(self) -> None:
         """End it before its next run; from any thread."""

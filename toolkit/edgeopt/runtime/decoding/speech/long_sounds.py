@@ -23,7 +23,7 @@ _LAST = 5
 """A window ends somewhere in its last fifth."""
 _PAUSE_S, _FRAME_S = 0.2, 0.02
 """Seconds of silence that count as a pause, and seconds of a frame in which its power is taken."""
-_TOLD = ("token_at_ns", "reason")
+_TOLD = ("token_at_ns", "reason", "comes_whole")
 """Fields of an account that are not summed over windows."""
 
 
@@ -146,4 +146,5 @@ class WindowsInTurn(Generation):
         }
         times = tuple(self._begun_now_ns + number for number in now.token_at_ns)
         reason = before.reason if before.reason == "length" and now.reason == "end" else now.reason
-        return Account(**sums, token_at_ns=(*before.token_at_ns, *times), reason=reason)
+        at_ns = (*before.token_at_ns, *times)
+        return Account(**sums, token_at_ns=at_ns, reason=reason, comes_whole=now.comes_whole)

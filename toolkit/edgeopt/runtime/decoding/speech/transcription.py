@@ -128,7 +128,8 @@ class Transcription(Closing):
     @property
     def account(self) -> Account:
         """Times and counts so far; tokens of times, and of texts that were tried again, count too."""
-        return Account(**{"windows": 0, **self._counts}, token_at_ns=tuple(self._at_ns), reason=self._reason)
+        counts = {"windows": 0, **self._counts}
+        return Account(**counts, token_at_ns=tuple(self._at_ns), reason=self._reason, comes_whole=False)
 
     @property
     def writes_times(self) -> bool:
