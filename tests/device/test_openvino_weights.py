@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeopt.executors.openvino.memory import held_bytes
 from edgeopt.executors.openvino.short_weights import keep_short
 from edgeopt.executors.openvino.weights_in_file import WeightsInFile
 from edgeopt.graph.facts.constants import Constant, constants_of
@@ -51,9 +53,20 @@ def weights_of(model) -> np.ndarray:
     return next(node.data for node in model.get_ordered_ops() if node.get_friendly_name() == "weights")
 
 
-def answer(openvino, model) -> np.ndarray:
+def answer(openvino, model, hint: str = "f32") -> np.ndarray:
     x = np.random.default_rng(5).normal(size=(1, 7, _INPUTS)).astype(np.float32)
-    return openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([x])[0].copy()
+    return openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})([x])[0].copy()
+
+
+def rss_kib(file: Path) -> int:
+    """Return how much of a mapped file this process holds."""
+    held, is_of_file = 0, False
+    for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
+        if "-" in line.split()[0]:
+            is_of_file = line.endswith(str(file.resolve()))
+        elif is_of_file and line.startswith("Rss:"):
+            held += int(line.split()[1])
+    return held
 
 
 def test_weights_stay_in_their_file_and_no_number_changes(file):
@@ -66,6 +79,8 @@ def test_weights_stay_in_their_file_and_no_number_changes(file):
     np.testing.assert_array_equal(answer(openvino, model), wanted)
     for tokens in (7, 7, 1):
         stored.ran(tokens)
+        if sys.platform.startswith("linux"):
+            assert rss_kib(next(iter(stored._mapped))) == 0
     np.testing.assert_array_equal(answer(openvino, model), wanted)
 
 
@@ -84,7 +99,12 @@ def test_weights_that_the_reader_changed_stay_as_it_made_them(file, monkeypatch)
     np.testing.assert_array_equal(weights_of(model), wanted)
 
 
-def test_weights_of_products_in_16_bits_are_not_widened(tmp_path):
+@pytest.mark.parametrize("hint", ["f32", "bf16"])
+def test_weights_of_products_in_bfloat16_are_not_widened_and_no_number_changes(hint, tmp_path):
+    import openvino
+
+    if hint == "bf16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor does not compute in bfloat16")
     file = tmp_path / "model.onnx"
     floats = np.random.default_rng(3).normal(size=(_INPUTS, _OUTPUTS)).astype(np.float32)
     short = (floats.view(np.uint32) >> 16).astype(np.uint16)
@@ -107,12 +127,45 @@ def test_weights_of_products_in_16_bits_are_not_widened(tmp_path):
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), file)
     openvino, model = read(file)
-    wanted = answer(openvino, model)
+    wanted = answer(openvino, model, hint)
     keep_short(openvino, model)
     marked = {
         node.input_value(0).get_node().get_friendly_name()
         for node in model.get_ops()
         if node.get_type_name() == "Convert" and [*node.get_rt_info()] == ["decompression_0"]
     }
-    assert marked == {"bf16", "f16"}
-    np.testing.assert_array_equal(answer(openvino, model), wanted)
+    assert marked == {"bf16"}
+    np.testing.assert_array_equal(answer(openvino, model, hint), wanted)
+
+
+def test_what_is_held_is_foreseen_by_types_and_readers(tmp_path):
+    """A table stays in the file, weights of products are packed once; all that lies inside is read twice."""
+    kinds = {"table": TensorProto.BFLOAT16, "short": TensorProto.BFLOAT16, "whole": TensorProto.FLOAT}
+    kinds["half"] = TensorProto.FLOAT16
+    sizes = {"table": 2, "short": 2, "whole": 4, "half": 2}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Cast", ["rows"], ["x"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["short"], ["short_floats"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["x", "short_floats"], ["z"]),
+            helper.make_node("Cast", ["half"], ["half_floats"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["z", "whole"], ["v"]),
+            helper.make_node("MatMul", ["v", "half_floats"], ["y"]),
+        ],
+        "products",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [None])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, _BLOCK])],
+        [
+            helper.make_tensor(name, kind, [_BLOCK, _BLOCK], bytes(_BLOCK * _BLOCK * sizes[name]), raw=True)
+            for name, kind in kinds.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    beside, inside, count = tmp_path / "beside.onnx", tmp_path / "inside.onnx", _BLOCK * _BLOCK
+    onnx.save(model, inside)
+    onnx.save(model, beside, save_as_external_data=True, location="w.bin", size_threshold=1024)
+    packed, stored = 0 + 2 + 4 + 3 * 2, 2 + 2 + 4 + 2
+    assert held_bytes(beside, is_alone=False) == packed * count
+    assert held_bytes(beside, is_alone=True) == (packed - stored) * count
+    assert held_bytes(inside, is_alone=True) == stored * count

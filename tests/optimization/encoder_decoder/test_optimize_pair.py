@@ -22,10 +22,12 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.sound import Sound
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.held_out import hold_out, read_sources, read_transcripts, score_answers
 from edgeopt.measurement.generation.perplexity import agreement_between
 from edgeopt.optimization.encoder_decoder import forms
-from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder, refuse_by_words, word_error_rate
+from edgeopt.optimization.encoder_decoder.optimize import optimize_encoder_decoder
+from edgeopt.optimization.encoder_decoder.words import WrongWords, refuse_by_words, rise_of_words, wrong_words
 from edgeopt.optimization.generation.contest import Entrant
 from edgeopt.optimization.generation.options import LanguageOptions
 from edgeopt.optimization.generation.result import BASELINE
@@ -275,6 +277,21 @@ def test_words_are_counted_as_they_are_heard(found, true, errors):
     assert word_errors(found, true) == errors
 
 
+def test_few_sounds_do_not_decide_what_their_words_show():
+    before = WrongWords(np.array([1.0, 0, 0, 2, 0, 0, 1, 0]), 96)
+    same, worse = WrongWords(before.errors.copy(), 96), WrongWords(before.errors + 4, 96)
+    more = WrongWords(before.errors + np.eye(8)[0], 96)
+    assert rise_of_words(before, same).value == 0
+    assert 0.02 < rise_of_words(before, same).high < 0.05
+    assert rise_of_words(before, more).value == pytest.approx(1 / 96)
+    assert rise_of_words(before, more).word(0.02) == Word.NOT_DECIDED
+    assert rise_of_words(before, worse).word(0.02) == Word.LOST
+    many = [WrongWords(np.tile(each.errors, 100), 9600) for each in (before, more)]
+    assert rise_of_words(*many).word(0.02) == Word.KEPT
+    one = WrongWords(np.zeros(1), 12)
+    assert rise_of_words(one, one).word(0.5) == Word.NOT_DECIDED
+
+
 def test_words_of_transcripts_refuse_a_form_that_hears_others(tmp_path):
     folder, sounds = as_pair(unpacked("whisper", tmp_path / "whisper")), tmp_path / "sounds"
     sounds.mkdir()
@@ -290,13 +307,15 @@ def test_words_of_transcripts_refuse_a_form_that_hears_others(tmp_path):
         said = read_transcripts(str(sounds), model)
         assert len(said) == 4
         held = hold_out(model, read_sources(str(sounds), model), 4, transcripts=said)
-        base = word_error_rate(model, held)
+        base = wrong_words(model, held).rate
         assert base > 0
         listener = Silence()
         one = Entrant("other", "", "w8", folder, windows=4)
         contest = SimpleNamespace(original=model, windows=held, threads=1, max_rise=0.0, listener=listener)
         (told,) = refuse_by_words(contest, [one], TimeShares(None, listener))
         assert not one.out
+        assert one.words.value == 0
+        assert one.words.word(0.02) == Word.NOT_DECIDED  # four sounds that are equal exclude little
         assert f"original {base:.1%}, other {base:.1%}" in told.detail
         contest.max_rise = -0.01
         refuse_by_words(contest, [one], TimeShares(None, listener))

@@ -32,7 +32,8 @@ def contest() -> SimpleNamespace:
         del part
         return min(entrants, key=lambda each: FASTEST_FIRST.index(each.name), default=None)
 
-    return SimpleNamespace(fastest=fastest, tried=set(), entering_s=lambda entrants: 1.0)
+    times = {"entering_s": lambda entrants: 1.0, "has_time": lambda entrants: True}
+    return SimpleNamespace(fastest=fastest, tried=set(), **times)
 
 
 def test_two_graphs_are_made_of_single_forms_on_one_engine_alone(contest, monkeypatch):
@@ -55,8 +56,7 @@ def test_prompts_may_be_of_a_form_that_is_not_decided_where_one_form_is_the_fast
     entered = list[Entrant]()
     monkeypatch.setattr(split, "enter_pair", lambda contest, place, entrant, *_: entered.append(entrant) or [])
     entrants = [entrant("w8a8", turns=[None]), entrant("w8", turns=[None]), entrant("w4", turns=[None], out="LOST")]
-    contest.max_rise = 0.02
-    contest.rise = lambda each: SimpleNamespace(word=lambda _: Word.KEPT if each.name == "w8" else Word.NOT_DECIDED)
+    contest.word = lambda each: Word.KEPT if each.name == "w8" else Word.NOT_DECIDED
     assert split.enter_split(contest, SimpleNamespace(file_of=Path), entrants) == []
     assert [(each.prompts_by, each.tokens_by) for each in entered] == [("w8a8", "w8")]
     (note,) = split.enter_split(contest, SimpleNamespace(file_of=Path), entrants[1:])

@@ -203,6 +203,8 @@ class OpenVino(Executor):
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
         """Return None if the device is here; without it OpenVINO's wheels compile nothing for it on Linux."""
+        if set(providers) == {_CPU} and _has_cpu(_openvino().Core()):
+            return None
         missing = ", ".join(sorted(set(providers) - set(self.devices())))
         return (
             Missing(f"OpenVINO is here and finds no {missing}", f"install the driver of the {missing}")

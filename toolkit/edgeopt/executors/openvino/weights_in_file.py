@@ -5,6 +5,7 @@ The engine holds what it read for as long as the model is open, beside the weigh
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,25 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.facts.constants import Constant, constants_of
 from edgeopt.system.machine.huge_pages import let_files_go
+from edgeopt.system.machine.processor import cpu_architecture
 
 _LEAST_BYTES = 64 * 1024
 """Smallest weights that are left in their file: a smaller copy is no burden."""
+_READS_ANYWHERE = ("x86-64",)
+"""Processors that read numbers at any place; elsewhere those inside a graph, which lie anywhere, may stay copies."""
 _PARTS, _PART_BYTES = 16, 4096
 """Parts of a weight that are compared with its copy."""
 
 
 class WeightsInFile:
-    """Weights that an open model reads in its files."""
+    """Weights that an open model reads in its files. Keep it for as long as the compiled model: nothing else does."""
 
     def __init__(self, file: Path) -> None:
         """Read nothing yet; `file` is an ONNX model, with weights in it or beside it."""
         self._file = file
         self._mapped = dict[Path, NDArray[np.uint8]]()
+        self._files = {file}
+        """All files that the model's weights lie in."""
         self._fewest, self._most = 0, 0
         """Tokens of the runs so far."""
 
@@ -38,6 +44,7 @@ class WeightsInFile:
             model: An `openvino.Model`; it is altered.
         """
         constants = {each.name: each for each in constants_of(self._file) if each.file or each.offset}
+        self._files |= {self._place(each) for each in constants.values()}
         for node in model.get_ordered_ops():
             if node.get_type_name() != "Constant" or node.get_byte_size() < _LEAST_BYTES:
                 continue
@@ -49,18 +56,24 @@ class WeightsInFile:
             shared.set_friendly_name(node.get_friendly_name())
             for reader in node.output(0).get_target_inputs():
                 reader.replace_source_output(shared.output(0))
-        let_files_go(self._file.parent)  # the reader's own mapping too
+        let_files_go(self._files)  # the reader's own mapping too
+
+    def _place(self, stored: Constant) -> Path:
+        """Return the file in which a constant lies."""
+        return Path(os.path.normpath(self._file.parent / stored.file)) if stored.file else self._file
 
     def _piece(self, stored: Constant, node: Any) -> NDArray[np.uint8] | None:
-        """Return the bytes of a constant in its file; None: the reader made other numbers of them."""
-        size_bytes = node.get_byte_size()
-        path = self._file.parent / stored.file if stored.file else self._file
-        is_aligned = stored.offset % node.get_element_type().size == 0
-        if stored.size_bytes != size_bytes or not is_aligned or not _is_copy(path, stored.offset, node):
+        """Return the bytes of a constant in its file; None: the reader's copy stays."""
+        path, size_bytes = self._place(stored), node.get_byte_size()
+        is_aligned = stored.offset % node.get_element_type().size == 0 or cpu_architecture() in _READS_ANYWHERE
+        try:
+            if stored.size_bytes != size_bytes or not is_aligned or not _is_copy(path, stored.offset, node):
+                return None
+            if path not in self._mapped:
+                # a copy on writing: OpenVINO takes no memory that is read only, and writes nothing
+                self._mapped[path] = np.memmap(path, np.uint8, "c")
+        except OSError:  # a limit of memory that may be written, or a file that is gone
             return None
-        if path not in self._mapped:
-            # a copy on writing: OpenVINO takes no memory that is read only, and writes nothing
-            self._mapped[path] = np.memmap(path, np.uint8, "c")
         return self._mapped[path][stored.offset : stored.offset + size_bytes]
 
     def ran(self, tokens: int) -> None:
@@ -72,7 +85,7 @@ class WeightsInFile:
             return
         self._fewest = min(tokens, self._fewest or tokens)
         self._most = max(tokens, self._most)
-        let_files_go(self._file.parent)
+        let_files_go(self._files)
 
     def close(self) -> None:
         """Let the files go with the model, which was closed."""

@@ -17,8 +17,8 @@ GRAPH, INITIALIZER = 7, 5
 _DIMS, _TYPE, _NAME, _RAW, _OUTSIDE = 1, 2, 8, 9, 13
 _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16, 21: 4, 22: 4}
 """Bits of a number, by TensorProto.DataType."""
-FLOAT32 = 1
-"""Type of a constant, by the number that ONNX gives it."""
+FLOAT16, BFLOAT16 = 10, 16
+"""Types of constants, by the numbers that ONNX gives them."""
 
 
 @dataclass(frozen=True, slots=True)

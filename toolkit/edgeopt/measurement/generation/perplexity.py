@@ -77,7 +77,7 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """How much the perplexity grew against another model, as a share: 0.02 is 2 % more."""
+    """How much the perplexity grew against another model, as a share: 0.02 is 2 % more; or a rate, in its own unit."""
 
     value: float
     low: float
@@ -91,7 +91,7 @@ class Rise:
         """Return what is proven, each bound wrong in 2.5 % of cases at most.
 
         Args:
-            allowed: Share by which the perplexity may rise.
+            allowed: By which it may rise.
         """
         if self.high <= allowed:
             return Word.KEPT

@@ -20,6 +20,7 @@ import numpy as np
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.sound import Sound
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
 from edgeopt.measurement.generation.sides.at_once import for_clients
 from edgeopt.measurement.generation.sides.turns import (
@@ -69,6 +70,8 @@ class Entrant:
     """Number of windows by which it was judged: the first in the order of judging."""
     turns: tuple[FormTurns, FormTurns] | None = None
     """The original and it, in turns."""
+    words: Rise | None = None
+    """Rise of the word error rate against the original's, of a model that hears; None: nothing was transcribed."""
     out: str = ""
     """Why it is out; empty: it is not."""
     is_unfit: bool = False
@@ -190,6 +193,11 @@ class FormContest:
         """Return how much more perplexed it is by the windows that judged it."""
         assert entrant.score is not None
         return rise_between(self._base(entrant.windows), entrant.score)
+
+    def word(self, entrant: Entrant) -> Word:
+        """Return what is proven of its accuracy: of its perplexity, and of its words where they were heard."""
+        words = {rise.word(self.max_rise) for rise in (self.rise(entrant), entrant.words) if rise}
+        return next(word for word in (Word.LOST, Word.NOT_DECIDED, Word.KEPT) if word in words)
 
     def agreement(self, entrant: Entrant) -> float:
         """Return how often it would choose the original's token, in those windows."""

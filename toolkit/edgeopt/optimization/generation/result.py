@@ -58,7 +58,9 @@ class LanguageForm:
     needs_bytes: int = 0
     """Memory of its weights and of the cache of one answer, where that was limited."""
     word: str = ""
-    """KEPT, LOST or NOT DECIDED, by the bounds of the rise; empty for the original."""
+    """KEPT, LOST or NOT DECIDED, by the bounds of the rises; empty for the original."""
+    words: Rise | None = None
+    """Rise of the word error rate against the original's, of a model that hears; None: nothing was transcribed."""
 
 
 @dataclass(frozen=True, slots=True)

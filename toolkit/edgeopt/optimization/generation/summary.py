@@ -54,6 +54,7 @@ def _losses(report: LanguageReport) -> Table:
         "form": lambda form: form.name,
         "perplexity": lambda form: "" if form.windows and form.windows < report.windows else f"{form.perplexity:.3f}",
         "rise": lambda form: str(form.rise) if form.rise else "",
+        "wrong words": lambda form: str(form.words) if form.words else "",
         "accuracy": lambda form: form.word,
         "same tokens": lambda form: f"{form.agreement:.1%}",
         "size": size_of,
@@ -118,10 +119,14 @@ def _accuracy(report: LanguageReport) -> list[Value]:
     best = report.best
     assert best.rise is not None
     windows = best.windows or report.windows
-    values = [Value("accuracy", f"{best.word}: perplexity {best.rise}, {report.max_drop:.1%} allowed ({report.judge})")]
+    rises = f"perplexity {best.rise}" + (f", word error rate {best.words}" if best.words else "")
+    values = [Value("accuracy", f"{best.word}: {rises}, {report.max_drop:.1%} allowed ({report.judge})")]
     if best.word == Word.NOT_DECIDED:
-        more = best.rise.windows_to_decide(windows, report.max_drop)
-        ways = [f"--max-drop {math.ceil(best.rise.high * 1000) / 1000:g} is what this proves"]
+        undecided = [rise for rise in (best.rise, best.words) if rise and rise.high > report.max_drop]
+        wanted = [rise.windows_to_decide(windows, report.max_drop) for rise in undecided]
+        more = max(wanted) if all(wanted) else 0
+        proven = max(rise.high for rise in undecided)
+        ways = [f"--max-drop {math.ceil(proven * 1000) / 1000:g} is what this proves"]
         if report.told_judge and more:
             ways.insert(0, f"about {more:,} of them in --eval")
         elif windows < more <= windows + report.left_windows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Thread
@@ -31,6 +31,8 @@ _ADVISE, _REFUSE, _COLLAPSE, _LET_GO = 14, 15, 25, 4
 at once; `MADV_DONTNEED`: pages of a file are no longer this process's."""
 _HELD, _OF_FILE = np.uint64(62), np.uint64(61)
 """First bit of a page in `pagemap` that says that it is held, in memory or swapped out; and that it is a file's."""
+_PIECE_BYTES = 1 << 30
+"""Memory that is looked at together: a process may have reserved much more than it holds."""
 _FULL = 7 / 8
 """Share of a huge page that is held already where one is asked for: the rest is taken in vain."""
 MOVER = "huge-pages"
@@ -47,8 +49,8 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
     Args:
         size_bytes: That will be allocated, about: room for it lies in huge pages before it is written, where so many
             are free; a thread moves what lies elsewhere. 0: not known.
-        folder: Of files that are mapped inside. What was read of them is let go, a little later: what a text looks up
-            is read again. None: nothing is.
+        folder: With files that are mapped inside, and that nobody writes into. What was read of them is let go, a
+            little later: what a text looks up is read again. None: nothing is.
     """
     size = _size_bytes()
     if size:
@@ -67,16 +69,22 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
         full = without(_filled(_whole(_written(), size), size), full_before)
         _advise(without(ready, full), _REFUSE)  # what comes there later need not hold 2 MiB
         _advise(full, _ADVISE)  # at once: a moment later other memory may lie there
-        if full or (folder and _written(f"{folder.resolve()}/")):
-            Thread(target=_move, args=(full, folder), name=MOVER, daemon=True).start()
+        files = _files_in(folder) if folder else frozenset()
+        if full or (files and _written(_names(files))):
+            Thread(target=_move, args=(full, files), name=MOVER, daemon=True).start()
 
 
-def let_files_go(folder: Path) -> None:
-    """Drop from memory what was read of the mapped files of a folder: who needs it reads it again. Linux alone."""
+def let_files_go(files: Iterable[Path]) -> None:
+    """Drop from memory what was read of mapped files: who needs it reads it again. Linux alone.
+
+    Args:
+        files: Nobody writes into their mappings: what is written while this looks would be lost.
+    """
     if not sys.platform.startswith("linux"):
         return
+    names = _names(files)
     # A model may have been closed meanwhile, and other memory may lie there: each mapping is looked at just before.
-    for each in _written(f"{folder.resolve()}/"):
+    for each in _written(names) if names else []:
         if _is_as_read(*each):
             _advise([each], _LET_GO)
 
@@ -136,8 +144,20 @@ def _free_huge_bytes(size: int) -> int:
     return result
 
 
-def _written(begins: str = "") -> list[Range]:
-    """Return the memory that this process alone may write: that of no file; or that of files whose paths begin so."""
+def _files_in(folder: Path) -> frozenset[Path]:
+    try:
+        return frozenset(file for file in folder.iterdir() if file.is_file())
+    except OSError:
+        return frozenset()
+
+
+def _names(files: Iterable[Path]) -> frozenset[str]:
+    """Return the names of files as the system lists them: of a link, that of what it leads to."""
+    return frozenset(str(file.resolve()) for file in files)
+
+
+def _written(files: Set[str] = frozenset()) -> list[Range]:
+    """Return the memory that this process alone may write: that of no file; or that of the files of these names."""
     result = list[Range]()
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
@@ -146,8 +166,8 @@ def _written(begins: str = "") -> list[Range]:
     for line in lines:
         where, rights, _, _, file, *name = line.split(maxsplit=5)
         is_own = file == "0" and (not name or name[0] == "[heap]")
-        of_file = begins and name and name[0].startswith(begins) and rights in ("rw-p", "r--s")
-        if of_file or (is_own and not begins and rights == "rw-p"):
+        of_file = bool(name) and name[0] in files and rights in ("rw-p", "r--s")
+        if of_file or (is_own and not files and rights == "rw-p"):
             begin, end = where.split("-")
             result.append((int(begin, 16), int(end, 16)))
     return result
@@ -162,7 +182,10 @@ def _whole(ranges: list[Range], size: int) -> list[Range]:
 def _filled(ranges: list[Range], size: int) -> list[Range]:
     """Return which huge pages of ranges are nearly full; all of them where the system does not tell."""
     result = list[Range]()
-    for begin, end in ranges:
+    pieces = [
+        (place, min(place + _PIECE_BYTES, end)) for begin, end in ranges for place in range(begin, end, _PIECE_BYTES)
+    ]
+    for begin, end in pieces:
         words = _page_table(begin, end)
         if words is None:
             return ranges
@@ -204,12 +227,11 @@ def _joined(ranges: list[Range]) -> list[Range]:
     return result
 
 
-def _move(ranges: list[Range], folder: Path | None) -> None:
-    """Fill huge pages, and let go what was read of the files of a folder."""
+def _move(ranges: list[Range], files: Set[Path]) -> None:
+    """Fill huge pages, and let go what was read of files."""
     sleep(_REST_S)
     _advise(ranges, _COLLAPSE)
-    if folder:
-        let_files_go(folder)
+    let_files_go(files)
 
 
 def _advise(ranges: list[Range], advice: int) -> None:

@@ -37,7 +37,7 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     prompts = contest.fastest(_kept(contest, alone), "TTFT")
     if tokens is None or prompts is None:
         return []
-    if tokens is prompts:
+    if tokens is prompts and contest.has_time(entrants):
         prompts = contest.fastest(_in(alone), "TTFT")
     if prompts is None or tokens is prompts:
         return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: {NO_SECOND}")]
@@ -78,7 +78,7 @@ def _in(entrants: list[Entrant]) -> list[Entrant]:
 def _kept(contest: FormContest, entrants: list[Entrant]) -> list[Entrant]:
     """Return those that are KEPT by the windows so far, or all where none is: the choice prefers what is KEPT."""
     left = _in(entrants)
-    kept = [entrant for entrant in left if contest.rise(entrant).word(contest.max_rise) == Word.KEPT]
+    kept = [entrant for entrant in left if contest.word(entrant) == Word.KEPT]
     return kept or left
 
 
