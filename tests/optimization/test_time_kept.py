@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.pool import HERE
 from edgeopt.measurement.fresh_process.proof_time import ProofTime, SeenTimes
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.choice import judging_time
 from edgeopt.optimization.choice.decide import candidates_that_fit
 from edgeopt.optimization.choice.judging_time import forms_judged_in_time, samples_that_judge, tell_of_few_samples
 from edgeopt.optimization.choice.selection import Wish
@@ -178,6 +179,29 @@ def test_samples_that_judge_and_forms_that_are_judged_follow_from_the_time_that_
     elsewhere.context.pool = object()
     assert forms_judged_in_time(elsewhere, [safe, fast]) == [safe, fast]
     assert short.context.pool is HERE
+    for limit_s, why in (
+        (50.0, "37 samples do not decide on fast"),
+        (20.0, "it needs the fewest, if time decides on none"),
+    ):
+        assert forms_judged_in_time(run_of(limit_s, PROOF, fast, safe), [safe, fast]) == [safe], why
+
+
+def test_where_labels_judge_as_many_forms_are_judged_as_there_is_time_for_by_their_own_speed(monkeypatch):
+    """The original takes 30 s for all labels, fast 10 s, safe 25 s."""
+    fast, safe = form("fast", 0.9, 3.0), form("safe", 0.99, 1.2)
+
+    def judged_in(left_s: float, *known: Candidate) -> list[str]:
+        run = run_of(1000.0, PROOF, fast, safe)
+        run.context.ends_at = monotonic() + left_s - 7.5  # as late as measuring may go on
+        run.labelled = SimpleNamespace(frames=pictures(300), labels=SimpleNamespace(files=(), source=""))
+        monkeypatch.setattr(judging_time, "_scored_before", lambda run, tested: [*known])
+        return names(forms_judged_in_time(run, [safe, fast]))
+
+    assert judged_in(66.0) == ["safe", "fast"]
+    assert judged_in(41.0) == ["fast"]
+    assert judged_in(35.0) == ["safe", "fast"], "the safest first, as far as the time goes"
+    assert judged_in(41.0, safe) == ["safe", "fast"], "an earlier run scored it"
+    assert judged_in(35.0, safe) == ["safe"]
 
 
 def test_too_few_samples_for_lack_of_time_are_told_with_the_limit_that_leaves_enough():
