@@ -16,15 +16,23 @@ from edgeopt.measurement.accuracy.judgement import Word, judge_agreement, sample
 from edgeopt.measurement.accuracy.pool import HERE
 from edgeopt.measurement.fresh_process.proof_time import ProofTime, SeenTimes
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.optimization.choice import judging_time
 from edgeopt.optimization.choice.decide import candidates_that_fit
 from edgeopt.optimization.choice.judging_time import forms_judged_in_time, samples_that_judge, tell_of_few_samples
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.choice.time_kept import by_promise, judging_of, limit_with, processes_of, see_model
+from edgeopt.optimization.choice.time_kept import (
+    by_promise,
+    judging_of,
+    limit_with,
+    processes_of,
+    see_model,
+    see_resumed,
+)
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.declared.target import find_target
+from edgeopt.system.disk.files import write_beside
 
 PROOF = ProofTime(process_s=2.0, original=SeenTimes(0.1, 0.1))
 
@@ -38,8 +46,14 @@ def form(name: str, agreement: float = 1.0, speedup: float = 2.0, *, is_lossy: b
     return Candidate(name, "", (), "w8a8", f"{name}.onnx", 500, agreement=agreement, is_lossy=is_lossy, speed=speed)
 
 
-def run_of(limit_s: float | None, proof: ProofTime | None = PROOF, *forms: Candidate, count: int = 100) -> Any:
-    """Return a run that has its whole time before it, with some candidates."""
+def run_of(
+    limit_s: float | None,
+    proof: ProofTime | None = PROOF,
+    *forms: Candidate,
+    count: int = 100,
+    folder: Path | None = None,
+) -> Any:
+    """Return a run that has its whole time before it, with some candidates; it writes into the folder."""
     rest: dict[str, Any] = dict.fromkeys(("target", "original", "files", "listener"))
     context = Context(
         **rest,
@@ -56,7 +70,16 @@ def run_of(limit_s: float | None, proof: ProofTime | None = PROOF, *forms: Candi
     baseline = replace(form(BASELINE), speed=None, size_bytes=1000)
     course = SimpleNamespace(frame_s=0.0)
     wish = Wish(0.01, least_agreement=0.8)
-    state = {"labelled": None, "course": course, "wish": wish, "frame_ms": 0.0}
+
+    def path(file: str) -> Path:
+        return (folder or Path("nowhere")) / file
+
+    def write(file: str, data: str) -> None:
+        if folder:
+            write_beside(path(file), data)
+
+    workspace = SimpleNamespace(path=path, write=write)
+    state = {"workspace": workspace, "labelled": None, "course": course, "wish": wish, "frame_ms": 0.0}
     return SimpleNamespace(context=context, candidates=[baseline, *forms], **state)
 
 
@@ -144,6 +167,24 @@ def test_forms_whose_scoring_nobody_timed_are_measured_from_the_smallest_on():
     forms = [replace(form(f"form-{i}"), size_bytes=900 - i) for i in range(12)]  # of an earlier run, which is resumed
     run = run_of(100.0, PROOF, *forms)
     assert [each.name for each in by_promise(run, forms)][:3] == ["form-11", "form-10", "form-9"]
+
+
+def test_a_resumed_run_knows_how_fast_its_forms_looked_when_they_were_scored(tmp_path):
+    run = run_of(100.0, PROOF, folder=tmp_path)
+    forms = [
+        replace(form(name), size_bytes=size, sha256=name) for name, size in (("small", 1), ("fast", 9), ("other", 5))
+    ]
+    for each, frame_s in zip(forms[:2], (0.08, 0.02), strict=True):
+        see_model(run, each, SeenTimes(0.2, frame_s))
+    slower = replace(PROOF, original=SeenTimes(0.2, 0.3))  # the machine is busier now
+    again = run_of(100.0, slower, folder=tmp_path)
+    forms = [replace(each, notes=(RESUMED,)) for each in forms]
+    for each in (*forms[:2], replace(forms[2], name="fast again"), replace(forms[1], name="small", sha256="changed")):
+        see_resumed(again, each)
+    known = again.context.proof.forms
+    assert (known["fast"].frame_s, known["fast"].open_s) == pytest.approx((0.06, 0.4))
+    assert [*known] == ["small", "fast"], "of other models nothing is known"
+    assert [each.name for each in by_promise(again, forms[:2])] == ["fast", "small"]
 
 
 @pytest.mark.parametrize("process_s", [0.7, 2.0, 6.0])

@@ -113,7 +113,9 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
         resampled, values = np.split(task.score_resamples(answers, labels, counts), [len(draws)])
         parted = parted if is_share else mean_of_parts(values, counts[len(draws) :])
     right = _right(task, answers, labels) if is_share else ""
-    return Scored(accuracy, _rounded(resampled), labels.source.name, identity_of(labels), count, right, _rounded(parted))
+    return Scored(
+        accuracy, _rounded(resampled), labels.source.name, identity_of(labels), count, right, _rounded(parted)
+    )
 
 
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:

@@ -34,6 +34,7 @@ _LISTED = 3
 _LEAST_MEASURED = 3
 """Forms that are measured in turns however little time there is: what looks fastest in its scoring may not be."""
 _SLOWER = "candidates/proof_time.json"
+_LEAST_S = 1e-9
 
 
 def see_model(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
@@ -41,6 +42,8 @@ def see_model(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
     proof, context = run.context.proof, run.context
     if proof is None or context.pool is not HERE:
         return
+    if candidate.name != BASELINE and not candidate.is_resumed:
+        _store_seen(run, candidate, seen)
     mine = candidate.sha256, candidate.profile
     alike = [other.name for other in run.candidates if (other.sha256, other.profile) == mine]
     opened_s = [seen.open_s, *(proof.forms[name].open_s for name in alike if name in proof.forms)]
@@ -118,7 +121,7 @@ def by_promise(run: Run, others: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates beside the original in the order in which they are measured, where not all fit.
 
     Those that keep their accuracy come first. Of models that turns open anew the smaller ones come first, as they are
-    read sooner, and so of forms whose scoring nobody timed, as of those that an earlier run made; of others the fastest
+    read sooner, and so of forms whose scoring nobody timed, as where an earlier run had no limit; of others the fastest
     by their scoring, and behind it the fastest that computes what the original does.
     """
     proof = run.context.proof
@@ -164,7 +167,41 @@ def limit_with(run: Run, left_s: float, more_s: float) -> float:
     return max((run.context.time_limit_s or 0.0) + SPARE * more_s, (max(left_s, 0.0) + more_s) / MOST_MEASURED)
 
 
-# A process may take longer than a search can know: the next run in the folder expects what it took in this one.
+# A run that is resumed scores no form again, and a process may take longer than a search can know: the next run in the
+# folder expects what was seen in this one.
+
+
+def see_resumed(run: Run, candidate: Candidate) -> None:
+    """Take what an earlier run saw of a form that is taken up: this one does not score it again."""
+    proof = run.context.proof
+    if proof and (seen := _stored_seen(run, candidate, proof.original)):
+        see_model(run, candidate, seen)
+
+
+def _store_seen(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
+    """Keep how long a form opened and ran, in times of the original: the machine may be busier or another one later."""
+    assert run.context.proof is not None
+    original = run.context.proof.original
+    values = {
+        "open": seen.open_s / max(original.open_s, _LEAST_S),
+        "frame": seen.frame_s / max(original.frame_s, _LEAST_S),
+    }
+    run.workspace.write(_seen_file(candidate), json.dumps({"model": candidate.sha256, **values}))
+
+
+def _stored_seen(run: Run, candidate: Candidate, original: SeenTimes) -> SeenTimes | None:
+    """Return what an earlier run saw of a form; None where it saw nothing, or of another model."""
+    try:
+        values = read_json(run.workspace.path(_seen_file(candidate)), remedy="")
+        open_s, frame_s = float(values["open"]) * original.open_s, float(values["frame"]) * original.frame_s
+        is_its = values["model"] == candidate.sha256
+    except (EdgeoptError, KeyError, TypeError, ValueError):
+        return None
+    return SeenTimes(open_s, frame_s, candidate.profile) if is_its else None
+
+
+def _seen_file(candidate: Candidate) -> str:
+    return f"candidates/{candidate.name}/seen.json"
 
 
 def store_pace(run: Run, ratio: float) -> None:
