@@ -36,7 +36,7 @@ from edgeopt.measurement.turns.one_open import take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, is_proven, loss, mark, shortlist
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, time_left_s
+from edgeopt.system.processes.time_limit import LONGER, limited, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -115,7 +115,9 @@ class Bench:
     until_s: float = math.inf
     """Instant on the monotonic clock: the rest of a time limit is for judging accuracy."""
     turns_until_s: float = math.inf
-    """Instant on the monotonic clock: the time from then on is for fresh processes."""
+    """Instant on the monotonic clock: the time from then on is for fresh processes, once two rounds are whole."""
+    is_measured_late: bool = False
+    """Whether two rounds of the turns are run however late it is."""
     process_s: Callable[[Sequence[str]], float] | None = None
     """Returns about how many seconds a fresh process takes with the baseline and these candidates; None: the turns tell
     it."""
@@ -148,7 +150,7 @@ def measure_and_choose(
     Raises:
         OutOfTime: Where a time limit leaves too little for two rounds.
     """
-    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK, until_s=bench.turns_until_s)
     told = partial(bench.tell, "measure in turns") if bench.tell else None
     opened_s = dict[str, float]()
     openers = {name: partial(_open_timed, opener, bench, opened_s, name) for name, opener in bench.openers.items()}
@@ -162,14 +164,9 @@ def measure_and_choose(
         machine=bench.machine,
         tell=told,
     )
+    with limited(math.inf if bench.is_measured_late else bench.until_s):
+        turns = take()
     with limited(bench.until_s):
-        try:
-            with limited(bench.turns_until_s):
-                turns = take()
-        except OutOfTime:
-            if bench.turns_until_s >= bench.until_s:
-                raise
-            turns = take()  # models took longer to open than was seen: what looks faster is at least told
         timed = [
             _with_turns(candidate, turns, bench) if candidate.name in bench.openers else candidate
             for candidate in candidates
