@@ -76,6 +76,7 @@ def quiet(
     judge=None,
     start_s=0.0,
     open_s=0.0,
+    speed_there=0.0,
     seconds=1.0,
     **told,
 ):
@@ -93,6 +94,7 @@ def quiet(
         judge: Of their accuracy.
         start_s: What a fresh process takes before it opens a model.
         open_s: What a model takes to open for the turns.
+        speed_there: Of `execute` of all forms in fresh processes; 0: the same as here.
         seconds: Of the turns.
         **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
@@ -111,6 +113,7 @@ def quiet(
 
     def in_a_process(names, pace, seed):
         clock.advance(int(start_s * 1e9))
+        known.update({name: (speed_there or known[name][0], known[name][1]) for name in names})
         return take_turns(opened((BASELINE, *names)), frames, pace, seed=seed, machine=machine)
 
     frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
@@ -379,6 +382,19 @@ def test_forms_that_are_proven_in_different_processes_are_compared(truth, limit_
         time_limit_s=limit_s, process_s=lambda names: 1 + 1.2 * len(names),
     )  # fmt: skip
     assert decided.chosen.name == "big"
+
+
+def test_a_form_that_fresh_processes_show_slower_is_not_told_to_need_more_time(truth):
+    """In turns it looks 4 times as fast, in processes it is half as fast."""
+    told = list[str]()
+    decided = quiet(
+        truth, {"fast": (4.0, 0)}, limit_s=11.0, time_limit_s=11.0, start_s=2.0, speed_there=0.5,
+        tell=lambda what, done, of: told.append(what),
+    )  # fmt: skip
+    assert decided.candidates[1].speed.verdict is Change.SLOWER
+    assert (decided.unproven, decided.notes) == ("", ())
+    assert "confirm fast in fresh processes" in told
+    assert not [what for what in told if "  " in what]
 
 
 def test_few_processes_prove_large_gains_alone():

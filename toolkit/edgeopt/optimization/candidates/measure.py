@@ -319,7 +319,7 @@ class _Proof:
             is_found = is_answered(marked, wish)
             least = min(looked[names[0]].low, _speedup_of(marked, names[0]))
             missing = min(LEAST_PROCESSES, processes_that_decide(least)) - len(fresh_turns.processes)
-            if missing > 0 and not is_found:
+            if missing > 0 and not is_found and _is_promising(marked, names[0]):
                 self._leave(marked, names[:1], missing * self._each_s(names[:1]))
             if is_found and not left_out:
                 break
@@ -352,9 +352,10 @@ class _Proof:
         clock, tell = self._bench.machine.clock, self._bench.tell
         is_clear = max(looked[name].speedup for name in names) >= _CLEAR
         most = LEAST_PROCESSES if is_clear else MOST_PROCESSES
-        began, result = clock(), list[Turns]()
+        began, result, shown = clock(), list[Turns](), names
         while len(result) < most:
             names = self._that_fit(names, looked, len(result))
+            shown = names or shown
             each_s = self._each_s(names)
             is_over = (clock() - began) / 1e9 + each_s > self._bench.confirm_seconds
             if not names or each_s > time_left_s() or (is_over and len(result) >= LEAST_PROCESSES):
@@ -365,9 +366,9 @@ class _Proof:
             self._readings.append(self._bench.machine.read())
             self._anchors.append(self._bench.machine.measure_anchor())
             if tell:
-                tell(f"confirm {', '.join(names)} in fresh processes", len(result), most)
+                tell(f"confirm {', '.join(shown)} in fresh processes", len(result), most)
         if tell:
-            tell(f"confirm {', '.join(names)} in fresh processes", most, most)
+            tell(f"confirm {', '.join(shown)} in fresh processes", most, most)
         common = set[str](result[-1].samples)
         return FreshTurns(tuple(other.with_models(common) for other in result))
 
@@ -482,6 +483,12 @@ def gated(ratio: Ratio, processes: int) -> Ratio:
 def _speedup_of(marked: Sequence[Candidate], name: str) -> float:
     speed = next(candidate.speed for candidate in marked if candidate.name == name)
     return speed.speedup if speed else 1.0
+
+
+def _is_promising(marked: Sequence[Candidate], name: str) -> bool:
+    """Return whether more processes may prove a candidate faster: those that ran show nothing else."""
+    speed = next(candidate.speed for candidate in marked if candidate.name == name)
+    return speed is None or speed.verdict not in (Change.SLOWER, Change.EQUIVALENT)
 
 
 def _still_open(marked: Sequence[Candidate], names: Sequence[str], wish: Wish) -> list[str]:
