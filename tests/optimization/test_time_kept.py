@@ -28,6 +28,8 @@ from edgeopt.optimization.choice.time_kept import (
     processes_of,
     see_model,
     see_resumed,
+    store_pace,
+    stored_pace,
 )
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine
@@ -185,6 +187,27 @@ def test_a_resumed_run_knows_how_fast_its_forms_looked_when_they_were_scored(tmp
     assert (known["fast"].frame_s, known["fast"].open_s) == pytest.approx((0.06, 0.4))
     assert [*known] == ["small", "fast"], "of other models nothing is known"
     assert [each.name for each in by_promise(again, forms[:2])] == ["fast", "small"]
+
+
+def test_a_busy_moment_is_forgotten_and_counts_for_the_same_target_and_threads_alone(tmp_path):
+    def begun(slower: float = 1.0, threads: int = 1) -> Any:
+        run = run_of(100.0, replace(PROOF, slower=slower), folder=tmp_path)
+        run.context.original = SimpleNamespace(fingerprint="a")
+        run.context.target, run.context.threads = find_target("cpu"), threads
+        return run
+
+    assert stored_pace(begun()) == 1.0
+    store_pace(begun(), 9.0)
+    expected = [stored_pace(begun())]
+    assert stored_pace(begun(threads=2)) == 1.0
+    for _ in range(3):
+        store_pace(begun(expected[-1]), 0.0)  # what is expected lets no process run
+        expected.append(stored_pace(begun()))
+    assert expected == pytest.approx([2.0, 2**0.5, 2**0.25, 2**0.125])
+    store_pace(begun(2.0), 0.5)
+    assert stored_pace(begun()) == 1.0, "the processes took what was seen"
+    (tmp_path / "candidates" / "proof_time.json").write_text("[]")
+    assert stored_pace(begun()) == 1.0
 
 
 @pytest.mark.parametrize("process_s", [0.7, 2.0, 6.0])

@@ -24,7 +24,7 @@ from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.opening.given import OpenedModel, filled_to_length, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
-from edgeopt.optimization.candidates.measure import PROOF_PACE
+from edgeopt.optimization.candidates.measure import proof_pace
 from edgeopt.optimization.choice.time_kept import stored_pace
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
@@ -274,7 +274,8 @@ def _process_s(run: Run, original: SeenTimes, limit_s: float) -> float:
         began_s = monotonic()
         opening = context.engine.opening(context.engine.target.float_precision)
         runnable = Runnable(opening, source, context.recipe, model.inputs, model.outputs)
-        run_fresh({BASELINE: runnable}, feed_of(run.timed), PROOF_PACE, workers=run.plan.threads, seed=0)
+        pace = proof_pace(original.frame_s)
+        run_fresh({BASELINE: runnable}, feed_of(run.timed), pace, workers=run.plan.threads, seed=0)
     except EdgeoptError:
         return 0.0  # the proof itself says why
     return monotonic() - began_s

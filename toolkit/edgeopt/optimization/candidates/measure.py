@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -54,8 +55,7 @@ _MOST_LISTED = 3
 _BATCHES = 2
 _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
-PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=PROOF_BLOCK_S, least_rounds=PROOF_ROUNDS)
-"""Proof pace of a fresh process."""
+_PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=PROOF_BLOCK_S, least_rounds=PROOF_ROUNDS)
 _WAITING = "waiting"
 """Stage from the instant at which a frame should have arrived until it was taken, where that took time."""
 
@@ -85,7 +85,7 @@ class Decision:
     """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
     would take; empty: there is no such candidate."""
     slower: float = 0.0
-    """Times what was expected that the last fresh process took; 0: none ran, or nothing was expected."""
+    """Times what was expected that fresh processes took, the median; 0: none ran, or nothing was expected."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,15 @@ class Bench:
         if self.time_limit_s is None:
             return 0.0
         return self.limit_with(missing_s) if self.limit_with else self.time_limit_s + SPARE * missing_s
+
+
+def proof_pace(frame_s: float) -> Pace:
+    """Return the pace of a fresh process: a single round of what is slow, since processes differ by more than rounds.
+
+    Args:
+        frame_s: Seconds of a frame of the original.
+    """
+    return replace(_PROOF_PACE, least_rounds=1) if frame_s > SLOW_S else _PROOF_PACE
 
 
 def late_s(limit_s: float | None) -> float:
@@ -276,17 +285,21 @@ class _Proof:
     def __init__(self, turns: Turns, bench: Bench, opened_s: Mapping[str, float]) -> None:
         self.notes: list[Note] = []
         self.unproven = ""
-        self.slower = 0.0
-        """Times what was expected that the last process took; 0: none ran, or nothing was expected."""
         self._turns, self._bench, self._opened_s = turns, bench, opened_s
         self._readings, self._anchors = list(turns.readings), list(turns.anchors)
         self._found: list[FreshTurns] = []
         self._pace_ratio = 1.0
+        self._pace_ratios = list[float]()
 
     @property
     def trust(self) -> Trust:
         """Whether all of it can be believed."""
         return judge_turns(self._turns.null_rounds, self._readings, self._anchors, workers=self._bench.workers)
+
+    @property
+    def slower(self) -> float:
+        """Times what was expected that processes took, the median; 0: none ran, or nothing was expected."""
+        return median(self._pace_ratios) if self._pace_ratios and self._bench.process_s else 0.0
 
     def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
         """Return the candidates with the speeds over processes of those that were asked for."""
@@ -407,12 +420,11 @@ class _Proof:
 
     def _learn(self, names: Sequence[str], took_s: float) -> None:
         self._pace_ratio = took_s / max(self._expected_s(names), 1e-9)
-        self.slower = self._pace_ratio if self._bench.process_s else 0.0
+        self._pace_ratios.append(self._pace_ratio)
 
     @property
     def _pace(self) -> Pace:
-        """The pace of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
-        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > SLOW_S else PROOF_PACE
+        return proof_pace(self._frame_s)
 
     def _leave(self, marked: Sequence[Candidate], names: Sequence[str], missing_s: float) -> None:
         """Say what looks fastest of what is not proven, and how much more time would prove it."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.accuracy.judgement import samples_that_agree
 from edgeopt.measurement.accuracy.pool import HERE
-from edgeopt.measurement.fresh_process.proof_time import SPARE, SeenTimes
+from edgeopt.measurement.fresh_process.proof_time import SPARE, ProofTime, SeenTimes
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.options import Prefer
@@ -205,16 +206,26 @@ def _seen_file(candidate: Candidate) -> str:
 
 
 def store_pace(run: Run, ratio: float) -> None:
-    """Keep how many times what was expected a fresh process took; 0: none ran."""
-    if ratio and run.context.proof:
-        values = {"model": run.context.original.fingerprint, "slower": run.context.proof.slower_by(ratio)}
-        run.workspace.write(_SLOWER, json.dumps(values))
+    """Keep how many times what was expected fresh processes took; 0: none ran, and less of an earlier run is kept."""
+    if proof := run.context.proof:
+        run.workspace.write(_SLOWER, json.dumps({**_pace_key(run), "slower": proof.slower_by(ratio or 1.0)}))
 
 
 def stored_pace(run: Run) -> float:
-    """Return how many times what is expected fresh processes of this model took in an earlier run of the folder."""
+    """Return how much slower than expected fresh processes are to be expected, by an earlier run of the folder.
+
+    It is the root of how much slower they were: that may have been a busy moment, which the process that was just timed
+    knows nothing of, and where it lets no process run, none shows that it is over.
+    """
     try:
         values = read_json(run.workspace.path(_SLOWER), remedy="")
-        return float(values["slower"]) if values["model"] == run.context.original.fingerprint else 1.0
-    except (EdgeoptError, KeyError, TypeError, ValueError):
+        is_its = _pace_key(run).items() <= values.items()
+        return math.sqrt(ProofTime.bounded(float(values["slower"]))) if is_its else 1.0
+    except (EdgeoptError, AttributeError, KeyError, TypeError, ValueError):
         return 1.0
+
+
+def _pace_key(run: Run) -> dict[str, str | int]:
+    """Return what makes fresh processes of another run comparable."""
+    context = run.context
+    return {"model": context.original.fingerprint, "target": context.target.name, "threads": context.threads}
