@@ -56,12 +56,12 @@ def forms_judged_in_time(run: Run, tested: Sequence[Candidate]) -> list[Candidat
         return [*tested]
     known = _scored_before(run, tested)
     kept = [*known]
-    for candidate in sorted(tested, key=lambda one: -_speedup(one)):
+    for candidate in sorted(tested, key=lambda form: -_speedup(form)):
         if candidate not in kept and _can_decide(run, [*kept, candidate], known):
             kept.append(candidate)
     if not kept and run.labelled:
         return [*tested]
-    kept = kept or [min(tested, key=lambda one: (_samples_of(run, one), -_speedup(one)))]
+    kept = kept or [min(tested, key=lambda form: (_samples_of(run, form), -_speedup(form)))]
     if left_out := [candidate for candidate in tested if candidate not in kept]:
         text = "accuracy not judged, as there was time for fewer forms: "
         text += ", ".join(candidate.name for candidate in left_out)
