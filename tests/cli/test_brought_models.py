@@ -239,6 +239,7 @@ def test_large_weights_stay_in_their_file_through_optimize(tmp_path, brief, monk
     """Half a megabyte is taken for 2 GB: what is above goes another way, whatever the limit is."""
     sessions = OpenSessions(monkeypatch)
     monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
+    monkeypatch.setattr("edgeopt.optimization.candidates.engines._alternatives", lambda *_: ([], []))
     model, out = write_outside(tmp_path / "given" / "large.onnx", [256] * 3), tmp_path / "out"
     told = ["optimize", str(model), "-t", "cpu", "-r", "tensors", "--calib", "synthetic", "--shape", "x=1x256"]
     done = CliRunner().invoke(cli, [*told, "--threads", "1", "--max-drop", "0.2", "-o", str(out)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from fixture_brief import briefly
 from edgeopt import compare
 from edgeopt.errors import NotFoundError, UnavailableError
 from edgeopt.executors import Executor, SessionOptions, executorch, litert, mnn, ncnn
+from edgeopt.executors._conversion.kept import KeptFiles
 from edgeopt.graph.model import Model
 from edgeopt.optimization.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
@@ -115,7 +117,7 @@ ENGINES = {
 
 @pytest.fixture(scope="module", params=ENGINES)
 def name(request, tmp_path_factory):
-    """The name of an engine that is here; programs of earlier tests would stand in for conversions."""
+    """The name of an engine that is here; programs of earlier tests would stand in for ExecuTorch's conversions."""
     why_not = ENGINES[request.param].executor.why_unavailable()
     if why_not is not None:
         pytest.skip(str(why_not))
@@ -161,6 +163,30 @@ def test_fresh_processes_are_given_the_engines_own_file_which_answers_alike(engi
     assert file == engine.executor.own_file(model.data) != model.data
     answers = [engine.executor.open(source, CPU).run(inputs_of(model))["y"] for source in (file, model.data)]
     np.testing.assert_array_equal(*answers)
+
+
+def test_a_model_is_converted_once_and_a_changed_file_of_its_name_anew(engine, name, tmp_path, monkeypatch):
+    if name == "executorch":
+        pytest.skip("it keeps programs on the disk")
+    module, made = importlib.import_module(f"edgeopt.executors.{name}.conversion"), list[int]()
+    word = {"litert": "to_tflite"}.get(name, f"to_{name}")
+    convert = getattr(module, word)
+
+    def counted(*given: Any, **options: Any) -> Any:
+        made.append(1)
+        return convert(*given, **options)
+
+    monkeypatch.setattr(module, word, counted)
+    monkeypatch.setattr(f"edgeopt.executors.{name}._KEPT", KeptFiles(lambda file: 1))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model_of(OPS["swish"]).data)
+    first = engine.executor.converted(file)
+    for _ in range(2):
+        engine.executor.open(file, CPU)
+    assert len(made) == 1
+    file.write_bytes(model_of(OPS["convolution"]).data)
+    assert engine.executor.converted(file) != first
+    assert len(made) == 2
 
 
 def test_inputs_of_another_shape_type_or_name_are_refused(engine):

@@ -189,7 +189,8 @@ def test_labels_that_prove_nothing_say_so_and_what_would_decide() -> None:
 
 
 def test_what_there_was_no_time_to_judge_is_open_the_greatest_risk_and_told_as_that():
-    judged = Judgement(Word.NOT_DECIDED, 0, 0.9, agreement_least=0.0, why=NO_TIME)
+    remedy = "give --time-limit 60s or more"
+    judged = Judgement(Word.NOT_DECIDED, 0, 0.9, agreement_least=0.0, why=NO_TIME, instead=remedy)
     assert judged.is_open
     assert judged.risk == 1.0
-    assert (str(judged), judged.remedy) == ("no time to judge it", "give --time-limit more")
+    assert (str(judged), judged.remedy) == ("no time to judge it", remedy)

@@ -9,6 +9,7 @@ import pytest
 
 from edgeopt.measurement.fresh_process.proof_time import ProofTime, SeenTimes, processes_that_decide
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds
+from edgeopt.optimization.candidates.measure import proof_pace
 
 PROOF = ProofTime(process_s=2.0, original=SeenTimes(open_s=0.1, frame_s=0.1), judging_s=3.0)
 
@@ -55,6 +56,12 @@ def test_what_is_kept_follows_from_the_best_form_and_from_what_its_gain_needs():
         many = many.with_form(f"slower-{i}", SeenTimes(0.1, 0.2))
     more = many.with_form("one-more", SeenTimes(0.1, 0.2))
     assert many.kept_s == pytest.approx(more.kept_s), "of those that look fastest"
+
+
+@pytest.mark.parametrize("frame_s", [0.1, 0.6])
+def test_a_process_is_reckoned_by_the_frames_that_it_runs(frame_s):
+    frames = 1 + 2 * proof_pace(frame_s).least_rounds
+    assert SeenTimes(0.0, frame_s).in_process_s == pytest.approx(frames * frame_s)
 
 
 def test_an_earlier_run_says_how_much_longer_a_process_takes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -95,3 +97,9 @@ def test_what_lies_in_memory_is_neither_drawn_nor_cut_while_frames_are_timed(tmp
         assert here[0]() is here[0]()
         assert there[0]() is there[0]()
     assert not is_read(feed_of(windows).frames())
+
+
+def test_fresh_processes_of_optimize_import_no_onnx():
+    names = ", ".join(f"edgeopt.measurement.fresh_process.{name}" for name in ("turns", "answers", "child"))
+    asked = f"import sys, {names}; sys.exit('onnx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

@@ -75,6 +75,8 @@ def quiet(
     left_out=(),
     judge=None,
     start_s=0.0,
+    open_s=0.0,
+    speed_there=0.0,
     seconds=1.0,
     **told,
 ):
@@ -91,6 +93,8 @@ def quiet(
         left_out: Candidates that are not measured.
         judge: Of their accuracy.
         start_s: What a fresh process takes before it opens a model.
+        open_s: What a model takes to open for the turns.
+        speed_there: Of `execute` of all forms in fresh processes; 0: the same as here.
         seconds: Of the turns.
         **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
@@ -98,7 +102,8 @@ def quiet(
     machine = TurnsMachine(clock, read or (lambda: CounterReading(clock(), clock())), lambda: AnchorTimes((1, 1)))
     known = {BASELINE: (1.0, 0), **speeds}
 
-    def open_one(name):
+    def open_one(name, takes_s=0.0):
+        clock.advance(int(takes_s * 1e9))
         speed, upload_ns = known[name]
         script = replace(truth.SCRIPT, execute_ns=(int(truth.EXECUTE_NS / speed),), upload_ns=upload_ns)
         return truth.NoTask(), Null(clock.advance).open(script.to_bytes(), SessionOptions())
@@ -108,6 +113,7 @@ def quiet(
 
     def in_a_process(names, pace, seed):
         clock.advance(int(start_s * 1e9))
+        known.update({name: (speed_there or known[name][0], known[name][1]) for name in names})
         return take_turns(opened((BASELINE, *names)), frames, pace, seed=seed, machine=machine)
 
     frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
@@ -117,7 +123,8 @@ def quiet(
     candidates = [change(one) for one in candidates] if change else candidates
     run = fresh if callable(fresh) else in_a_process if fresh else None
     measured = [name for name in known if name not in left_out]
-    bench = Bench(opened(measured), frames, 100.0, 1, run, seconds, machine=machine, **told)
+    openers = {name: partial(open_one, name, open_s) for name in measured}
+    bench = Bench(openers, frames, 100.0, 1, run, seconds, machine=machine, **told)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeopt.system.processes.time_limit.monotonic", lambda: clock() / 1e9)
         with limited(clock() / 1e9 + limit_s):
@@ -310,6 +317,17 @@ def test_turns_of_many_forms_leave_the_time_of_the_processes_that_prove_the_best
     assert (kept.chosen.name, kept.candidates[-1].speed.processes) == ("best", 6)
 
 
+@pytest.mark.parametrize(("limit_s", "proven"), [(18.0, 4), (9.5, 1)])
+def test_models_that_open_slower_than_was_seen_are_opened_once(truth, limit_s, proven):
+    """Three openings take 7.5 s of the 6 s that the turns have; a process takes 2 s and its frames."""
+    decision = quiet(
+        truth, {"fast": (4.0, 0)}, limit_s=limit_s, time_limit_s=limit_s, start_s=2.0, open_s=2.5,
+        turns_until_s=ScriptedClock()() / 1e9 + 6.0, process_s=lambda names: 2.5,
+    )  # fmt: skip
+    assert decision.candidates[1].speed.processes == proven
+    assert bool(decision.unproven) == (proven < 3)
+
+
 def test_what_looks_much_faster_is_proven_by_as_few_processes_as_there_is_time_for(truth):
     """A process takes 2 s and its frames, the turns 2.6 s: 11 s leave time for three, 25 s for six."""
     for speed, limit_s, proven in ((4.0, 11.0, 3), (4.0, 25.0, 6), (1.2, 11.0, 0), (1.2, 25.0, 6)):
@@ -364,6 +382,19 @@ def test_forms_that_are_proven_in_different_processes_are_compared(truth, limit_
         time_limit_s=limit_s, process_s=lambda names: 1 + 1.2 * len(names),
     )  # fmt: skip
     assert decided.chosen.name == "big"
+
+
+def test_a_form_that_fresh_processes_show_slower_is_not_told_to_need_more_time(truth):
+    """In turns it looks 4 times as fast, in processes it is half as fast."""
+    told = list[str]()
+    decided = quiet(
+        truth, {"fast": (4.0, 0)}, limit_s=11.0, time_limit_s=11.0, start_s=2.0, speed_there=0.5,
+        tell=lambda what, done, of: told.append(what),
+    )  # fmt: skip
+    assert decided.candidates[1].speed.verdict is Change.SLOWER
+    assert (decided.unproven, decided.notes) == ("", ())
+    assert "confirm fast in fresh processes" in told
+    assert not [what for what in told if "  " in what]
 
 
 def test_few_processes_prove_large_gains_alone():

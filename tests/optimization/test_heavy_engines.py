@@ -110,14 +110,18 @@ def test_one_that_does_not_end_costs_half_of_the_time_that_was_left_and_one_line
 
     run.fault_of = hang
     assert not is_tried(run, run.other, MODEL)
-    assert "did not end in half of the time that was left" in run.context.notes[0].detail
+    (note,) = run.context.notes
+    assert "did not end in half of the time that was left" in note.detail
+    assert note.hint == "give --time-limit 1200s or more"
 
 
 def test_time_that_is_over_while_it_is_tried_loses_nothing_else():
     run = run_of(100.0, 1.0, spent_s=90.0)
     with within_its_time(run, run.other):
         require_time()
-    assert ["slow-cpu" in note.detail for note in run.context.notes] == [True]
+    (note,) = run.context.notes
+    assert "slow-cpu" in note.detail
+    assert note.hint == "give --time-limit 200s or more"
 
 
 def test_searches_for_others_keep_time_for_it_only_where_it_has_enough():

@@ -16,14 +16,25 @@ from edgeopt.measurement.accuracy.judgement import Word, judge_agreement, sample
 from edgeopt.measurement.accuracy.pool import HERE
 from edgeopt.measurement.fresh_process.proof_time import ProofTime, SeenTimes
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.optimization.candidate import BASELINE, Candidate
+from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
+from edgeopt.optimization.choice import judging_time
 from edgeopt.optimization.choice.decide import candidates_that_fit
 from edgeopt.optimization.choice.judging_time import forms_judged_in_time, samples_that_judge, tell_of_few_samples
 from edgeopt.optimization.choice.selection import Wish
-from edgeopt.optimization.choice.time_kept import by_promise, judging_of, limit_with, processes_of, see_model
+from edgeopt.optimization.choice.time_kept import (
+    by_promise,
+    judging_of,
+    limit_with,
+    processes_of,
+    see_model,
+    see_resumed,
+    store_pace,
+    stored_pace,
+)
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.declared.target import find_target
+from edgeopt.system.disk.files import write_beside
 
 PROOF = ProofTime(process_s=2.0, original=SeenTimes(0.1, 0.1))
 
@@ -37,8 +48,14 @@ def form(name: str, agreement: float = 1.0, speedup: float = 2.0, *, is_lossy: b
     return Candidate(name, "", (), "w8a8", f"{name}.onnx", 500, agreement=agreement, is_lossy=is_lossy, speed=speed)
 
 
-def run_of(limit_s: float | None, proof: ProofTime | None = PROOF, *forms: Candidate, count: int = 100) -> Any:
-    """Return a run that has its whole time before it, with some candidates."""
+def run_of(
+    limit_s: float | None,
+    proof: ProofTime | None = PROOF,
+    *forms: Candidate,
+    count: int = 100,
+    folder: Path | None = None,
+) -> Any:
+    """Return a run that has its whole time before it, with some candidates; it writes into the folder."""
     rest: dict[str, Any] = dict.fromkeys(("target", "original", "files", "listener"))
     context = Context(
         **rest,
@@ -55,7 +72,16 @@ def run_of(limit_s: float | None, proof: ProofTime | None = PROOF, *forms: Candi
     baseline = replace(form(BASELINE), speed=None, size_bytes=1000)
     course = SimpleNamespace(frame_s=0.0)
     wish = Wish(0.01, least_agreement=0.8)
-    state = {"labelled": None, "course": course, "wish": wish, "frame_ms": 0.0}
+
+    def path(file: str) -> Path:
+        return (folder or Path("nowhere")) / file
+
+    def write(file: str, data: str) -> None:
+        if folder:
+            write_beside(path(file), data)
+
+    workspace = SimpleNamespace(path=path, write=write)
+    state = {"workspace": workspace, "labelled": None, "course": course, "wish": wish, "frame_ms": 0.0}
     return SimpleNamespace(context=context, candidates=[baseline, *forms], **state)
 
 
@@ -145,6 +171,45 @@ def test_forms_whose_scoring_nobody_timed_are_measured_from_the_smallest_on():
     assert [each.name for each in by_promise(run, forms)][:3] == ["form-11", "form-10", "form-9"]
 
 
+def test_a_resumed_run_knows_how_fast_its_forms_looked_when_they_were_scored(tmp_path):
+    run = run_of(100.0, PROOF, folder=tmp_path)
+    forms = [
+        replace(form(name), size_bytes=size, sha256=name) for name, size in (("small", 1), ("fast", 9), ("other", 5))
+    ]
+    for each, frame_s in zip(forms[:2], (0.08, 0.02), strict=True):
+        see_model(run, each, SeenTimes(0.2, frame_s))
+    slower = replace(PROOF, original=SeenTimes(0.2, 0.3))  # the machine is busier now
+    again = run_of(100.0, slower, folder=tmp_path)
+    forms = [replace(each, notes=(RESUMED,)) for each in forms]
+    for each in (*forms[:2], replace(forms[2], name="fast again"), replace(forms[1], name="small", sha256="changed")):
+        see_resumed(again, each)
+    known = again.context.proof.forms
+    assert (known["fast"].frame_s, known["fast"].open_s) == pytest.approx((0.06, 0.4))
+    assert [*known] == ["small", "fast"], "of other models nothing is known"
+    assert [each.name for each in by_promise(again, forms[:2])] == ["fast", "small"]
+
+
+def test_a_busy_moment_is_forgotten_and_counts_for_the_same_target_and_threads_alone(tmp_path):
+    def begun(slower: float = 1.0, threads: int = 1) -> Any:
+        run = run_of(100.0, replace(PROOF, slower=slower), folder=tmp_path)
+        run.context.original = SimpleNamespace(fingerprint="a")
+        run.context.target, run.context.threads = find_target("cpu"), threads
+        return run
+
+    assert stored_pace(begun()) == 1.0
+    store_pace(begun(), 9.0)
+    expected = [stored_pace(begun())]
+    assert stored_pace(begun(threads=2)) == 1.0
+    for _ in range(3):
+        store_pace(begun(expected[-1]), 0.0)  # what is expected lets no process run
+        expected.append(stored_pace(begun()))
+    assert expected == pytest.approx([2.0, 2**0.5, 2**0.25, 2**0.125])
+    store_pace(begun(2.0), 0.5)
+    assert stored_pace(begun()) == 1.0, "the processes took what was seen"
+    (tmp_path / "candidates" / "proof_time.json").write_text("[]")
+    assert stored_pace(begun()) == 1.0
+
+
 @pytest.mark.parametrize("process_s", [0.7, 2.0, 6.0])
 @pytest.mark.parametrize("limit_s", [20.0, 60.0])
 def test_the_limit_that_is_told_keeps_what_was_missing(process_s, limit_s):
@@ -178,6 +243,29 @@ def test_samples_that_judge_and_forms_that_are_judged_follow_from_the_time_that_
     elsewhere.context.pool = object()
     assert forms_judged_in_time(elsewhere, [safe, fast]) == [safe, fast]
     assert short.context.pool is HERE
+    for limit_s, why in (
+        (50.0, "37 samples do not decide on fast"),
+        (20.0, "it needs the fewest, if time decides on none"),
+    ):
+        assert forms_judged_in_time(run_of(limit_s, PROOF, fast, safe), [safe, fast]) == [safe], why
+
+
+def test_where_labels_judge_as_many_forms_are_judged_as_there_is_time_for_by_their_own_speed(monkeypatch):
+    """The original takes 30 s for all labels, fast 10 s, safe 25 s."""
+    fast, safe = form("fast", 0.9, 3.0), form("safe", 0.99, 1.2)
+
+    def judged_in(left_s: float, *known: Candidate) -> list[str]:
+        run = run_of(1000.0, PROOF, fast, safe)
+        run.context.ends_at = monotonic() + left_s - 7.5  # as late as measuring may go on
+        run.labelled = SimpleNamespace(frames=pictures(300), labels=SimpleNamespace(files=(), source=""))
+        monkeypatch.setattr(judging_time, "_scored_before", lambda run, tested: [*known])
+        return names(forms_judged_in_time(run, [safe, fast]))
+
+    assert judged_in(66.0) == ["safe", "fast"]
+    assert judged_in(41.0) == ["fast"]
+    assert judged_in(35.0) == ["safe", "fast"], "the safest first, as far as the time goes"
+    assert judged_in(41.0, safe) == ["safe", "fast"], "an earlier run scored it"
+    assert judged_in(35.0, safe) == ["safe"]
 
 
 def test_too_few_samples_for_lack_of_time_are_told_with_the_limit_that_leaves_enough():

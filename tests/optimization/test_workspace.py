@@ -18,7 +18,9 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.fresh_process.proof_time import SeenTimes
 from edgeopt.optimization.candidate import Candidate
+from edgeopt.optimization.choice.decide import decide
 from edgeopt.optimization.folder.resume import fingerprint_files, open_workspace
 from edgeopt.optimization.folder.workspace import Workspace
 from edgeopt.optimization.optimize import optimize
@@ -162,9 +164,17 @@ def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(
     monkeypatch.setattr("edgeopt.steps.quantize.STEP", replace(STEP, make=three))
     wishes = {"target": "cpu", "out": tmp_path / "o", "steps": ("quantize",), "threads": 1}
     monkeypatch.setattr("edgeopt.optimization.candidates.engines._alternatives", lambda *_: ([], []))
-    cut = optimize("digits_detector", **wishes, listener=Interrupting())
+    cut = optimize("digits_detector", **wishes, listener=Interrupting(), time_limit_s=120.0)
     assert (cut.was_cut, cut.chosen, cut.bundle.is_dir()) == (True, "baseline", True)
     assert (tmp_path / "o" / "candidates" / "quantize" / "candidate.json").exists()
+    seen = dict[str, SeenTimes]()
+
+    def decide_and_look(run):
+        seen.update(run.context.proof.forms)
+        return decide(run)
+
+    monkeypatch.setattr("edgeopt.optimization.optimize.decide", decide_and_look)
     report = optimize("digits_detector", **wishes, resume=True, time_limit_s=120.0)
+    assert {"quantize", "quantize-2", "quantize-3"} <= seen.keys(), "the first was seen by the run that was cut"
     assert [one.name for one in report.candidates][:4] == ["baseline", "quantize", "quantize-2", "quantize-3"]
     assert any("quantize was interrupted after 1 candidate" in note.detail for note in report.notes)

@@ -211,10 +211,17 @@ def test_a_device_without_a_network_installs_from_wheels_that_were_sent(tmp_path
     assert b"pip installs no edgeopt[more]" in refused.stderr
     assert side.ask("status", "key")["ready"] is False
     wheels = {other.name: side.put(other.pack())}
+    python, ready = (side.root / "workers" / "key" / name for name in ("bin/python", "ready"))
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    ready.write_text("2.7")
+    assert side.ask("status", "key")["ready"] is False, "made with a Python that was upgraded"
     side.call(*words, json.dumps(wheels), sent=own)
     assert side.ask("status", "key")["ready"] is True
-    python = side.root / "workers" / "key" / "bin" / "python"
     assert subprocess.run([python, "-c", "import edgeopt, helper"], check=False).returncode == 0
+    python.unlink()
+    python.symlink_to("python that was removed")
+    assert side.ask("status", "key")["ready"] is False
     assert not (side.root / "workers" / "key" / "wheels").exists()
 
 

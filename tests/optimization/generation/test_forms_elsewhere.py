@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -65,7 +66,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> LanguageOptions:
 
 @pytest.fixture(scope="module", autouse=True)
 def made() -> Iterator[list[str]]:
-    """Names of the forms that were made, in their order; there are few of them here."""
+    """Names of the forms that were made, in their order; there are few of them here, and none by OpenVINO."""
     names: list[str] = []
 
     def counted(form: MatrixForm) -> MatrixForm:
@@ -76,6 +77,7 @@ def made() -> Iterator[list[str]]:
         return replace(form, make=make)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "openvino", None)  # as if it were not installed
         patch.setattr(optimize, "FORMS", tuple(counted(form) for form in FORMS if form.name in NAMES))
         yield names
 

@@ -19,12 +19,12 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled,
 from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
-from edgeopt.measurement.fresh_process.proof_time import START_S, ProofTime, SeenTimes
+from edgeopt.measurement.fresh_process.proof_time import SPARE, START_S, ProofTime, SeenTimes
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.opening.given import OpenedModel, filled_to_length, open_given
 from edgeopt.optimization.candidate import BASELINE
 from edgeopt.optimization.candidates.engines import open_engines
-from edgeopt.optimization.candidates.measure import PROOF_PACE
+from edgeopt.optimization.candidates.measure import proof_pace
 from edgeopt.optimization.choice.time_kept import stored_pace
 from edgeopt.optimization.folder.replay import Replay
 from edgeopt.optimization.folder.resume import describe_run, open_workspace, stored_candidates
@@ -193,9 +193,10 @@ def read_as_the_recipe_says(
             session, tell = context.open(model), context.listener.progress
             with limited(began_s + _READING * (context.time_limit_s or math.inf)):
                 context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
-    except OutOfTime:
+    except OutOfTime as late:
         text = f"whether recipe {choice.recipe.name!r} reads the model right could not be checked in time"
-        context.notes.append(Note(NoteKind.WARNING, text, LONGER))
+        enough_s = SPARE * late.whole_s / _READING
+        context.notes.append(Note(NoteKind.WARNING, text, longer(enough_s) if enough_s else LONGER))
         session.close()
 
 
@@ -234,7 +235,8 @@ def heed_slowness(run: Run) -> None:
         if pictures < AGREEMENT_PICTURES:
             text = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
             text += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
-            context.notes.append(Note(NoteKind.WARNING, text, LONGER))
+            enough_s = AGREEMENT_PICTURES * frame_s / _LOOK
+            context.notes.append(Note(NoteKind.WARNING, text, longer(enough_s)))
     if looked is None:
         return
     context.most_pictures = looked[0]
@@ -272,7 +274,8 @@ def _process_s(run: Run, original: SeenTimes, limit_s: float) -> float:
         began_s = monotonic()
         opening = context.engine.opening(context.engine.target.float_precision)
         runnable = Runnable(opening, source, context.recipe, model.inputs, model.outputs)
-        run_fresh({BASELINE: runnable}, feed_of(run.timed), PROOF_PACE, workers=run.plan.threads, seed=0)
+        pace = proof_pace(original.frame_s)
+        run_fresh({BASELINE: runnable}, feed_of(run.timed), pace, workers=run.plan.threads, seed=0)
     except EdgeoptError:
         return 0.0  # the proof itself says why
     return monotonic() - began_s

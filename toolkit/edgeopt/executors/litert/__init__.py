@@ -237,7 +237,7 @@ def tflite_file(source: Source, *, pictures_last: bool = False) -> bytes:
 
 
 _KEPT = KeptFiles[bytes](len)
-"""Those of this process."""
+"""Files that were made in this process."""
 
 
 def _head(path: Path) -> bytes:

@@ -284,7 +284,7 @@ def mnn_file(source: Source) -> MnnFile:
 
 
 _KEPT = KeptFiles[MnnFile](lambda file: len(file.network))
-"""Those of this process."""
+"""Files that were made in this process."""
 
 
 def _end(path: Path) -> bytes:

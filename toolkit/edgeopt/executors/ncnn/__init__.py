@@ -349,8 +349,8 @@ def ncnn_file(source: Source) -> NcnnFile:
     return _KEPT.made_of(hashlib.sha256(source).hexdigest(), convert)
 
 
-_KEPT = KeptFiles[NcnnFile](lambda file: len(file.weights))
-"""Those of this process."""
+_KEPT = KeptFiles[NcnnFile](lambda file: len(file.param) + len(file.weights))
+"""Files that were made in this process."""
 
 
 def _begins_as_ours(path: Path) -> bool:

@@ -113,7 +113,9 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
         resampled, values = np.split(task.score_resamples(answers, labels, counts), [len(draws)])
         parted = parted if is_share else mean_of_parts(values, counts[len(draws) :])
     right = _right(task, answers, labels) if is_share else ""
-    return Scored(accuracy, _rounded(resampled), labels.source.name, _identity(labels), count, right, _rounded(parted))
+    return Scored(
+        accuracy, _rounded(resampled), labels.source.name, identity_of(labels), count, right, _rounded(parted)
+    )
 
 
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
@@ -178,7 +180,8 @@ def _draws(count: int) -> NDArray[np.int64]:
     return np.random.default_rng(_SEED).multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.int64)
 
 
-def _identity(labels: Labels) -> str:
+def identity_of(labels: Labels) -> str:
+    """Return what tells these labels from others: the hash of their files' names, and of the labels."""
     digest = hashlib.sha256("\n".join(labels.files).encode())
     if Path(labels.source).is_file():
         digest.update(Path(labels.source).read_bytes())

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_bounds
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, most_unseen, upper_bound
 from edgeopt.measurement.statistics.distributions import student_quantile
-from edgeopt.system.processes.time_limit import LONGER
 from edgeopt.system.text import format_drop, plural
 
 LEVEL = 0.05
@@ -55,7 +54,6 @@ NO_TIME = "no time to judge it"
 _INSTEAD: Mapping[str, str] = {
     NoProof.STEERED: "labels of other samples would decide",
     NoProof.OVERUSED: "labels of other samples would decide, in another folder (-o)",
-    NO_TIME: LONGER,
     _UNTESTED: "what decides the safer candidate lets this one be tested",
 }
 """Reason without a decision -> remedy that would decide, where the bound lies within the allowed drop."""
@@ -99,6 +97,8 @@ class Judgement:
     """Samples that would decide, in four of five cases; 0: none would, or nothing is open."""
     why: str = ""
     """Further ground for the word, or the reason why nothing is known."""
+    instead: str = ""
+    """What would decide, where that is neither samples nor labels."""
 
     @property
     def is_proven(self) -> bool:
@@ -170,8 +170,8 @@ class Judgement:
         """The labels or limit that would decide; empty where it is decided."""
         if self.word is not Word.NOT_DECIDED:
             return ""
-        if self.why in _INSTEAD:
-            return _INSTEAD[self.why]
+        if instead := self.instead or _INSTEAD.get(self.why, ""):
+            return instead
         if self.drop is None:
             more = f"about {self.wanted:,} samples" if self.wanted else "more samples"
             return f"{more} would decide"

@@ -102,8 +102,13 @@ class ProofTime:
         return self.forms.get(name, self.original)
 
     def slower_by(self, ratio: float) -> float:
-        """Return how much slower processes are to be expected, where they took so many times what was expected here."""
-        return min(max(self.slower * ratio, 1.0), _MOST_SLOWER)
+        """Return how much slower processes were than what was seen, where they took so many times what was expected."""
+        return self.bounded(self.slower * ratio)
+
+    @staticmethod
+    def bounded(slower: float) -> float:
+        """Return how much slower processes are, as far as it is believed: one to four times."""
+        return min(max(slower, 1.0), _MOST_SLOWER)
 
     def each_s(self, names: Sequence[str]) -> float:
         """Return about how many seconds a fresh process takes with the original and these forms."""

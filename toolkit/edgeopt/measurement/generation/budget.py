@@ -19,6 +19,8 @@ from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.processes.time_limit import time_left_s
 from edgeopt.system.text import format_budget
 
+BUDGET_SECONDS = 3
+"""Times the seconds of the turns that proving a budget may take."""
 _LEAST_ANSWERS = 6
 """Fewer give a median no interval."""
 

@@ -37,7 +37,7 @@ from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.amounts import Percent
 from edgeopt.system.device_clock import device_clock
 from edgeopt.system.machine.place import PlaceLostError, current_place
-from edgeopt.system.processes.time_limit import OutOfTime, require_time, time_left_s
+from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
 LEAST_WHOLE = 2
@@ -118,6 +118,7 @@ def run_interleaved(
     seed: int = 0,
     clock: Clock = device_clock,
     on_round: Callable[[float], None] | None = None,
+    until_s: float = math.inf,
 ) -> Mapping[str, Samples]:
     """Run blocks of frames of each variant in turns (A B B A) and return one run per variant.
 
@@ -133,6 +134,7 @@ def run_interleaved(
         seed: Of the order.
         clock: Nanoseconds that never go back.
         on_round: Hears after each round which share of the run is over.
+        until_s: Instant on the monotonic clock at which rounds end, once two are whole.
 
     Raises:
         ValueError: If there is no frame, a block is empty or there are not two variants.
@@ -148,8 +150,9 @@ def run_interleaved(
     wanted = least_rounds if enough is None else max(least_rounds, -(-enough // (2 * block)))
     while rounds < least_rounds or (clock() - zero_ns < seconds * 1e9 and (enough is None or rounds < wanted)):
         try:
-            for name in round_order(tuple(variants), rng):
-                _run_block(marked[name], len(marked[name]) - block, block)
+            with limited(until_s if rounds >= LEAST_WHOLE else math.inf):
+                for name in round_order(tuple(variants), rng):
+                    _run_block(marked[name], len(marked[name]) - block, block)
         except OutOfTime:
             if rounds < LEAST_WHOLE:
                 raise
@@ -222,6 +225,8 @@ class Pace:
     least_block: int = 1
     """Frames of one model in a row, at least."""
     least_rounds: int = MIN_ROUNDS
+    until_s: float = math.inf
+    """Instant on the monotonic clock at which rounds end, once two are whole; openings may go on behind it."""
 
     def legs(self, block: int, frame_s: float, models: int, open_s: float) -> int:
         """Return into how many legs a run is cut.
@@ -348,31 +353,32 @@ def take_turns(
     while len(legs) < count:
         began, opened = clock(), dict[str, Opened]()
         try:
-            for name in rng.permutation(list(opened_by)).tolist():
-                require_time()
-                opened[name] = opened_by[name]()
-            open_s = (clock() - began) / 1e9
-            if not legs:
-                if place is None:
-                    frame_s = _frame_s(mark_frames(opened[first], readers, clock))
-                else:
-                    frame_s, open_s = place.pace_of(opened, first, readers)
-                block = frames_of_block(pace, frame_s, len(opened))
-                count = pace.legs(block, frame_s, len(opened), open_s)
-            began, before = clock(), len(legs) / count
-            legs.append(
-                (run_interleaved if place is None else place.run_interleaved)(
-                    readers,
-                    {name: opened[name] for name in opened_by},
-                    seconds=pace.seconds / count,
-                    enough=None if pace.enough is None else -(-pace.enough // count),
-                    block=block,
-                    least_rounds=pace.least_rounds,
-                    seed=seed + len(legs),
-                    clock=clock,
-                    on_round=partial(_tell_share, tell, before, count) if tell else None,
+            with limited(pace.until_s if legs else math.inf):
+                for name in rng.permutation(list(opened_by)).tolist():
+                    require_time()
+                    opened[name] = opened_by[name]()
+                open_s = (clock() - began) / 1e9
+                if not legs:
+                    if place is None:
+                        frame_s = _frame_s(mark_frames(opened[first], readers, clock))
+                    else:
+                        frame_s, open_s = place.pace_of(opened, first, readers)
+                    block = frames_of_block(pace, frame_s, len(opened))
+                    count = pace.legs(block, frame_s, len(opened), open_s)
+                began, before = clock(), len(legs) / count
+                legs.append(
+                    (partial(run_interleaved, until_s=pace.until_s) if place is None else place.run_interleaved)(
+                        readers,
+                        {name: opened[name] for name in opened_by},
+                        seconds=pace.seconds / count,
+                        enough=None if pace.enough is None else -(-pace.enough // count),
+                        block=block,
+                        least_rounds=pace.least_rounds,
+                        seed=seed + len(legs),
+                        clock=clock,
+                        on_round=partial(_tell_share, tell, before, count) if tell else None,
+                    )
                 )
-            )
         except (OutOfTime, PlaceLostError) as error:
             if not legs:
                 raise
@@ -407,7 +413,9 @@ def frames_of_block(pace: Pace, frame_s: float, models: int) -> int:
     """
     block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
     require_time((1 + 2 * LEAST_WHOLE) * frame_s * models)
-    if (left_s := time_left_s()) < math.inf:
+    with limited(pace.until_s):
+        left_s = time_left_s()
+    if left_s < math.inf:
         block = max(1, min(block, int(left_s / ((1 + 2 * pace.least_rounds) * frame_s * models))))
     return block
 

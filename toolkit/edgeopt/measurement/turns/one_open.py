@@ -7,6 +7,7 @@ weights lie in the same place.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ from edgeopt.measurement.turns.interleaved import (
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.recipes.inputs.timed import readers_of
 from edgeopt.system.machine.memory import give_back
-from edgeopt.system.processes.time_limit import OutOfTime, require_time
+from edgeopt.system.processes.time_limit import OutOfTime, limited, require_time
 
 LEAST_ROUNDS = LEAST_RANKED
 """Fewer prove nothing."""
@@ -85,13 +86,14 @@ def take_turns_one_open(
     ):
         try:
             parts: dict[str, list[Samples]] = {name: [] for name in opened_by}
-            for name, group in groupby(round_order(tuple(opened_by), rng)):
-                if not done:  # with fewer than two rounds all would be in vain
-                    require_time(turn.took_s * LEAST_WHOLE * (2 * len(opened_by) - 1) - (clock() - began_ns) / 1e9)
-                place, count = (len(done), bool(parts[name])), len([*group])
-                parts[name].append(turn.take(name, opened_by[name], place, count))
-                if tell:
-                    tell(min(turn.count, of), of)
+            with limited(pace.until_s if len(done) >= LEAST_WHOLE else math.inf):
+                for name, group in groupby(round_order(tuple(opened_by), rng)):
+                    if not done:  # with fewer than two rounds all would be in vain
+                        require_time(turn.took_s * LEAST_WHOLE * (2 * len(opened_by) - 1) - (clock() - began_ns) / 1e9)
+                    place, count = (len(done), bool(parts[name])), len([*group])
+                    parts[name].append(turn.take(name, opened_by[name], place, count))
+                    if tell:
+                        tell(min(turn.count, of), of)
         except OutOfTime:
             if len(done) < LEAST_WHOLE:
                 raise

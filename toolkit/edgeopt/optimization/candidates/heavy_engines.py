@@ -49,7 +49,8 @@ def is_tried(run: Run, engine: Engine, model: Model) -> bool:
                 fault = run.fault_of(engine.target)
             note = Note(NoteKind.SKIPPED, fault) if fault else None if is_asked else _why_no_time(run, engine, model)
     except OutOfTime:
-        note = Note(NoteKind.SKIPPED, "its conversion did not end in half of the time that was left", LONGER)
+        text = "its conversion did not end in half of the time that was left"
+        note = Note(NoteKind.SKIPPED, text, _twice_as_long(run))
     except EdgeoptError as error:
         note = Note(NoteKind.SKIPPED, error.problem, error.remedy)
     run.looked_at |= {name}
@@ -73,7 +74,12 @@ def within_its_time(run: Run, engine: Engine) -> Iterator[None]:
             yield
     except OutOfTime:
         text = f"time limit reached while {engine.target.name} was tried: what it had not finished is left out"
-        run.context.notes.append(Note(NoteKind.WARNING, text, LONGER))
+        run.context.notes.append(Note(NoteKind.WARNING, text, _twice_as_long(run)))
+
+
+def _twice_as_long(run: Run) -> str:
+    """Return what to do where a conversion did not end: nobody knows how much of it was left."""
+    return longer(2 * run.context.time_limit_s) if run.context.time_limit_s else LONGER
 
 
 def _why_no_time(run: Run, engine: Engine, model: Model) -> Note | None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from edgeopt.measurement.turns.one_open import take_turns_one_open
 from edgeopt.optimization.candidate import BASELINE, Candidate, Latency
 from edgeopt.optimization.choice.selection import Chosen, Wish, choose, is_answered, is_proven, loss, mark, shortlist
 from edgeopt.recipes.inputs.frames import Frames
-from edgeopt.system.processes.time_limit import LONGER, OutOfTime, limited, longer, time_left_s
+from edgeopt.system.processes.time_limit import LONGER, limited, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -54,8 +55,7 @@ _MOST_LISTED = 3
 _BATCHES = 2
 _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
-PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=PROOF_BLOCK_S, least_rounds=PROOF_ROUNDS)
-"""Proof pace of a fresh process."""
+_PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=PROOF_BLOCK_S, least_rounds=PROOF_ROUNDS)
 _WAITING = "waiting"
 """Stage from the instant at which a frame should have arrived until it was taken, where that took time."""
 
@@ -85,7 +85,7 @@ class Decision:
     """Clause on the candidate that looks fastest, where no time was left for a proof, and on the seconds that a proof
     would take; empty: there is no such candidate."""
     slower: float = 0.0
-    """Times what was expected that the last fresh process took; 0: none ran, or nothing was expected."""
+    """Times what was expected that fresh processes took, the median; 0: none ran, or nothing was expected."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Bench:
     until_s: float = math.inf
     """Instant on the monotonic clock: the rest of a time limit is for judging accuracy."""
     turns_until_s: float = math.inf
-    """Instant on the monotonic clock: the time from then on is for fresh processes."""
+    """Instant on the monotonic clock: the time from then on is for fresh processes, once two rounds are whole."""
+    is_measured_late: bool = False
+    """Whether two rounds of the turns are run however late it is."""
     process_s: Callable[[Sequence[str]], float] | None = None
     """Returns about how many seconds a fresh process takes with the baseline and these candidates; None: the turns tell
     it."""
@@ -127,6 +129,15 @@ class Bench:
         if self.time_limit_s is None:
             return 0.0
         return self.limit_with(missing_s) if self.limit_with else self.time_limit_s + SPARE * missing_s
+
+
+def proof_pace(frame_s: float) -> Pace:
+    """Return the pace of a fresh process: a single round of what is slow, since processes differ by more than rounds.
+
+    Args:
+        frame_s: Seconds of a frame of the original.
+    """
+    return replace(_PROOF_PACE, least_rounds=1) if frame_s > SLOW_S else _PROOF_PACE
 
 
 def late_s(limit_s: float | None) -> float:
@@ -148,7 +159,7 @@ def measure_and_choose(
     Raises:
         OutOfTime: Where a time limit leaves too little for two rounds.
     """
-    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK, until_s=bench.turns_until_s)
     told = partial(bench.tell, "measure in turns") if bench.tell else None
     opened_s = dict[str, float]()
     openers = {name: partial(_open_timed, opener, bench, opened_s, name) for name, opener in bench.openers.items()}
@@ -162,14 +173,9 @@ def measure_and_choose(
         machine=bench.machine,
         tell=told,
     )
+    with limited(math.inf if bench.is_measured_late else bench.until_s):
+        turns = take()
     with limited(bench.until_s):
-        try:
-            with limited(bench.turns_until_s):
-                turns = take()
-        except OutOfTime:
-            if bench.turns_until_s >= bench.until_s:
-                raise
-            turns = take()  # models took longer to open than was seen: what looks faster is at least told
         timed = [
             _with_turns(candidate, turns, bench) if candidate.name in bench.openers else candidate
             for candidate in candidates
@@ -279,17 +285,21 @@ class _Proof:
     def __init__(self, turns: Turns, bench: Bench, opened_s: Mapping[str, float]) -> None:
         self.notes: list[Note] = []
         self.unproven = ""
-        self.slower = 0.0
-        """Times what was expected that the last process took; 0: none ran, or nothing was expected."""
         self._turns, self._bench, self._opened_s = turns, bench, opened_s
         self._readings, self._anchors = list(turns.readings), list(turns.anchors)
         self._found: list[FreshTurns] = []
         self._pace_ratio = 1.0
+        self._pace_ratios = list[float]()
 
     @property
     def trust(self) -> Trust:
         """Whether all of it can be believed."""
         return judge_turns(self._turns.null_rounds, self._readings, self._anchors, workers=self._bench.workers)
+
+    @property
+    def slower(self) -> float:
+        """Times what was expected that processes took, the median; 0: none ran, or nothing was expected."""
+        return median(self._pace_ratios) if self._pace_ratios and self._bench.process_s else 0.0
 
     def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
         """Return the candidates with the speeds over processes of those that were asked for."""
@@ -322,7 +332,7 @@ class _Proof:
             is_found = is_answered(marked, wish)
             least = min(looked[names[0]].low, _speedup_of(marked, names[0]))
             missing = min(LEAST_PROCESSES, processes_that_decide(least)) - len(fresh_turns.processes)
-            if missing > 0 and not is_found:
+            if missing > 0 and not is_found and _is_promising(marked, names[0]):
                 self._leave(marked, names[:1], missing * self._each_s(names[:1]))
             if is_found and not left_out:
                 break
@@ -355,9 +365,10 @@ class _Proof:
         clock, tell = self._bench.machine.clock, self._bench.tell
         is_clear = max(looked[name].speedup for name in names) >= _CLEAR
         most = LEAST_PROCESSES if is_clear else MOST_PROCESSES
-        began, result = clock(), list[Turns]()
+        began, result, shown = clock(), list[Turns](), names
         while len(result) < most:
             names = self._that_fit(names, looked, len(result))
+            shown = names or shown
             each_s = self._each_s(names)
             is_over = (clock() - began) / 1e9 + each_s > self._bench.confirm_seconds
             if not names or each_s > time_left_s() or (is_over and len(result) >= LEAST_PROCESSES):
@@ -368,9 +379,9 @@ class _Proof:
             self._readings.append(self._bench.machine.read())
             self._anchors.append(self._bench.machine.measure_anchor())
             if tell:
-                tell(f"confirm {', '.join(names)} in fresh processes", len(result), most)
+                tell(f"confirm {', '.join(shown)} in fresh processes", len(result), most)
         if tell:
-            tell(f"confirm {', '.join(names)} in fresh processes", most, most)
+            tell(f"confirm {', '.join(shown)} in fresh processes", most, most)
         common = set[str](result[-1].samples)
         return FreshTurns(tuple(other.with_models(common) for other in result))
 
@@ -409,12 +420,11 @@ class _Proof:
 
     def _learn(self, names: Sequence[str], took_s: float) -> None:
         self._pace_ratio = took_s / max(self._expected_s(names), 1e-9)
-        self.slower = self._pace_ratio if self._bench.process_s else 0.0
+        self._pace_ratios.append(self._pace_ratio)
 
     @property
     def _pace(self) -> Pace:
-        """The pace of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
-        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > SLOW_S else PROOF_PACE
+        return proof_pace(self._frame_s)
 
     def _leave(self, marked: Sequence[Candidate], names: Sequence[str], missing_s: float) -> None:
         """Say what looks fastest of what is not proven, and how much more time would prove it."""
@@ -485,6 +495,12 @@ def gated(ratio: Ratio, processes: int) -> Ratio:
 def _speedup_of(marked: Sequence[Candidate], name: str) -> float:
     speed = next(candidate.speed for candidate in marked if candidate.name == name)
     return speed.speedup if speed else 1.0
+
+
+def _is_promising(marked: Sequence[Candidate], name: str) -> bool:
+    """Return whether more processes may prove a candidate faster: those that ran show nothing else."""
+    speed = next(candidate.speed for candidate in marked if candidate.name == name)
+    return speed is None or speed.verdict not in (Change.SLOWER, Change.EQUIVALENT)
 
 
 def _still_open(marked: Sequence[Candidate], names: Sequence[str], wish: Wish) -> list[str]:

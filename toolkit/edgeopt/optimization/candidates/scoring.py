@@ -23,7 +23,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, why_no_proof
 from edgeopt.measurement.fresh_process.proof_time import SeenTimes
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, RESUMED, Candidate
-from edgeopt.optimization.choice.time_kept import see_model
+from edgeopt.optimization.choice.time_kept import see_model, see_resumed
 from edgeopt.optimization.report.summary import candidate_line
 from edgeopt.optimization.run import Run, model_file
 from edgeopt.recipes.inputs.frames import calibration_wanted
@@ -267,6 +267,8 @@ def add_candidate(
             see_model(run, candidate, SeenTimes(open_s, (monotonic() - began_s) / max(len(found), 1)))
             session.close()
             keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found, nan)
+        else:
+            see_resumed(run, candidate)
     else:
         candidate = score_candidate(run, name, parent, steps, outcome, setting)
         store_candidate(run, candidate, outcome.model)

@@ -32,6 +32,7 @@ from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.candidates.scoring import store_baseline, stored_baseline
 from edgeopt.optimization.choice.judging_time import (
+    answers_of,
     forms_judged_in_time,
     limit_to_judge,
     samples_that_judge,
@@ -72,7 +73,7 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
         tested = forms_judged_in_time(run, tested)
-        frames = samples_that_judge(run, len(tested))
+        frames = samples_that_judge(run, answers_of(tested))
         run.course.expect(JUDGE, (1 + len(tested)) * len(frames) * run.course.frame_s)
         run.course.begin(JUDGE)
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
@@ -161,9 +162,10 @@ def _test(run: Run, tested: Sequence[Candidate], frames: Frames) -> list[Judgeme
             judgements = _by_answers(run, frames, reference, answered, judgements)
     except OutOfTime:
         text = f"no time to judge the accuracy of {tested[len(judgements)].name}"
-        note = Note(NoteKind.WARNING, text, limit_to_judge(run, len(tested), len(frames)))
-        run.context.notes.append(note)
-    return judgements + [_unjudged(run) for _ in tested[len(judgements) :]]
+        remedy = limit_to_judge(run, len(tested), len(frames))
+        run.context.notes.append(Note(NoteKind.WARNING, text, remedy))
+        judgements += [_unjudged(run, remedy) for _ in tested[len(judgements) :]]
+    return judgements
 
 
 def _judge_scored(run: Run, candidate: Candidate, before: Scored | None, known: ScoredAnswers) -> Judgement:
@@ -203,9 +205,10 @@ def _by_answers(
     return [as_labels_prove(run, judged.get(name, judgement)) for name, judgement in zip(names, agreeing, strict=True)]
 
 
-def _unjudged(run: Run) -> Judgement:
-    """Return that nothing is known: the greatest risk of all."""
-    return Judgement(Word.NOT_DECIDED, 0, run.context.least_agreement, agreement_least=0.0, why=NO_TIME)
+def _unjudged(run: Run, remedy: str) -> Judgement:
+    """Return that nothing is known, the greatest risk of all, and which time limit leaves time to judge."""
+    least = run.context.least_agreement
+    return Judgement(Word.NOT_DECIDED, 0, least, agreement_least=0.0, why=NO_TIME, instead=remedy)
 
 
 def answers_of_original(run: Run, frames: Frames) -> list[Any]:

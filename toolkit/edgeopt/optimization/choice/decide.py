@@ -85,6 +85,7 @@ def decide(run: Run) -> Decision | None:
         with limited(ends_s):
             decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
     except OutOfTime:
+        store_pace(run, 0.0)
         return untimed_decision(run, _TOO_LITTLE)
     store_pace(run, decision.slower)
     for name, samples in decision.samples.items():

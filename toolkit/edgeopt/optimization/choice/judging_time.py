@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.accuracy.bootstrap import identity_of
 from edgeopt.measurement.accuracy.judgement import Judgement, samples_that_agree
 from edgeopt.measurement.accuracy.pool import HERE
 from edgeopt.measurement.fresh_process.proof_time import SPARE
 from edgeopt.optimization.candidate import Candidate
 from edgeopt.optimization.candidates.measure import late_s
+from edgeopt.optimization.candidates.scoring import stored_baseline
+from edgeopt.optimization.choice.stored_scores import stored_scores
 from edgeopt.optimization.choice.time_kept import AGREEING, LABELLED, judged_frame_s
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
@@ -18,8 +21,13 @@ from edgeopt.system.processes.time_limit import LONGER, longer
 from edgeopt.system.text import plural
 
 
-def samples_that_judge(run: Run, models: int) -> Frames:
-    """Return all samples that judge so many models; where a time limit is short, as many as it leaves time for."""
+def samples_that_judge(run: Run, answers: float) -> Frames:
+    """Return all samples that judge forms; where a time limit is short, as many as it leaves time for.
+
+    Args:
+        run: With its samples and its time.
+        answers: Answers of the original that take as long as those of all forms to one sample.
+    """
     if run.labelled:
         return run.labelled.frames
     frames = run.context.pictures
@@ -28,32 +36,43 @@ def samples_that_judge(run: Run, models: int) -> Frames:
     limit_s = run.context.time_limit_s
     if limit_s is None or not (frame_s := judged_frame_s(run)):
         return frames
-    most = int(min(AGREEING * limit_s, _left_s(run)) / frame_s / (models + 1))
+    most = int(min(AGREEING * limit_s, _left_s(run)) / frame_s / (1 + answers))
     return frames.spread(max(most, len(run.context.judged_pictures)))
 
 
 def forms_judged_in_time(run: Run, tested: Sequence[Candidate]) -> list[Candidate]:
-    """Return the forms that are judged: where a time limit is too short to decide on all, the fastest of them.
+    """Return the forms that are judged: where a time limit is too short to decide on all, the fastest that fit.
 
-    What is left out depends on no label and on no answer that is judged: none is read yet.
+    A form that needs more time than there is takes none from the others. Where there is too little for any, all are
+    tested with labels, the safest first, since the time is a rough estimate; without labels the form is judged that
+    needs the fewest samples. What is left out depends on no label and on no answer that is judged: none is read yet.
 
     Args:
         run: Its notes name what is left out.
-        tested: Forms that are proven faster.
+        tested: Forms that are proven faster, in the order of their tests.
     """
     is_elsewhere = run.context.pool is not HERE  # nobody knows how long a cluster takes
     if run.context.time_limit_s is None or is_elsewhere or not all(candidate.speed for candidate in tested):
         return [*tested]
-    fastest = sorted(tested, key=lambda candidate: -(candidate.speed.speedup if candidate.speed else 0.0))
-    count = len(tested)
-    while count > 1 and not _can_decide(run, fastest[:count]):
-        count -= 1
-    if left_out := [candidate for candidate in tested if candidate not in fastest[:count]]:
+    known = _scored_before(run, tested)
+    kept = [*known]
+    for candidate in sorted(tested, key=lambda form: -_speedup(form)):
+        if candidate not in kept and _can_decide(run, [*kept, candidate], known):
+            kept.append(candidate)
+    if not kept and run.labelled:
+        return [*tested]
+    kept = kept or [min(tested, key=lambda form: (_samples_of(run, form), -_speedup(form)))]
+    if left_out := [candidate for candidate in tested if candidate not in kept]:
         text = "accuracy not judged, as there was time for fewer forms: "
         text += ", ".join(candidate.name for candidate in left_out)
         wanted = max(_samples_of(run, candidate) for candidate in tested)
         run.context.notes.append(Note(NoteKind.WARNING, text, limit_to_judge(run, len(tested), wanted)))
-    return [candidate for candidate in tested if candidate not in left_out]
+    return [candidate for candidate in tested if candidate in kept]
+
+
+def answers_of(forms: Sequence[Candidate]) -> float:
+    """Return how many answers of the original take as long as those of some forms to one sample."""
+    return sum(1 / max(_speedup(form), 1.0) for form in forms)
 
 
 def tell_of_few_samples(run: Run, frames: Frames, judged: Sequence[Judgement]) -> None:
@@ -86,11 +105,25 @@ def _left_s(run: Run) -> float:
     return max(run.context.ends_at + late_s(run.context.time_limit_s) - monotonic(), 0.0)
 
 
-def _can_decide(run: Run, forms: Sequence[Candidate]) -> bool:
-    """Return whether there is time for the samples that decide on some forms."""
+def _can_decide(run: Run, forms: Sequence[Candidate], known: Sequence[Candidate]) -> bool:
+    """Return whether there is time for the samples that decide on some forms; the scores of some are known."""
+    answers = answers_of([form for form in forms if form not in known])
     if run.labelled:
-        return (1 + len(forms)) * len(run.labelled.frames) * judged_frame_s(run) <= _left_s(run)
-    return len(samples_that_judge(run, len(forms))) >= max(_samples_of(run, form) for form in forms)
+        return (1 + answers) * len(run.labelled.frames) * judged_frame_s(run) <= _left_s(run)
+    return len(samples_that_judge(run, answers)) >= max(_samples_of(run, form) for form in forms)
+
+
+def _scored_before(run: Run, tested: Sequence[Candidate]) -> list[Candidate]:
+    """Return the forms that an earlier run scored on these labels: they take no time."""
+    original = stored_baseline(run) if run.labelled else None
+    if run.labelled is None or original is None:
+        return []
+    identity = identity_of(run.labelled.labels)
+    return [candidate for candidate in tested if stored_scores(run, candidate, identity)]
+
+
+def _speedup(form: Candidate) -> float:
+    return form.speed.speedup if form.speed else 1.0
 
 
 def _samples_of(run: Run, form: Candidate) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.accuracy.judgement import samples_that_agree
 from edgeopt.measurement.accuracy.pool import HERE
-from edgeopt.measurement.fresh_process.proof_time import SPARE, SeenTimes
+from edgeopt.measurement.fresh_process.proof_time import SPARE, ProofTime, SeenTimes
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED
 from edgeopt.optimization.candidate import BASELINE, Candidate
 from edgeopt.optimization.options import Prefer
@@ -34,6 +35,7 @@ _LISTED = 3
 _LEAST_MEASURED = 3
 """Forms that are measured in turns however little time there is: what looks fastest in its scoring may not be."""
 _SLOWER = "candidates/proof_time.json"
+_LEAST_S = 1e-9
 
 
 def see_model(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
@@ -41,6 +43,8 @@ def see_model(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
     proof, context = run.context.proof, run.context
     if proof is None or context.pool is not HERE:
         return
+    if candidate.name != BASELINE and not candidate.is_resumed:
+        _store_seen(run, candidate, seen)
     mine = candidate.sha256, candidate.profile
     alike = [other.name for other in run.candidates if (other.sha256, other.profile) == mine]
     opened_s = [seen.open_s, *(proof.forms[name].open_s for name in alike if name in proof.forms)]
@@ -118,7 +122,7 @@ def by_promise(run: Run, others: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates beside the original in the order in which they are measured, where not all fit.
 
     Those that keep their accuracy come first. Of models that turns open anew the smaller ones come first, as they are
-    read sooner, and so of forms whose scoring nobody timed, as of those that an earlier run made; of others the fastest
+    read sooner, and so of forms whose scoring nobody timed, as where an earlier run had no limit; of others the fastest
     by their scoring, and behind it the fastest that computes what the original does.
     """
     proof = run.context.proof
@@ -164,20 +168,64 @@ def limit_with(run: Run, left_s: float, more_s: float) -> float:
     return max((run.context.time_limit_s or 0.0) + SPARE * more_s, (max(left_s, 0.0) + more_s) / MOST_MEASURED)
 
 
-# A process may take longer than a search can know: the next run in the folder expects what it took in this one.
+# A run that is resumed scores no form again, and a process may take longer than a search can know: the next run in the
+# folder expects what was seen in this one.
+
+
+def see_resumed(run: Run, candidate: Candidate) -> None:
+    """Take what an earlier run saw of a form that is taken up: this one does not score it again."""
+    proof = run.context.proof
+    if proof and (seen := _stored_seen(run, candidate, proof.original)):
+        see_model(run, candidate, seen)
+
+
+def _store_seen(run: Run, candidate: Candidate, seen: SeenTimes) -> None:
+    """Keep how long a form opened and ran, in times of the original: the machine may be busier or another one later."""
+    assert run.context.proof is not None
+    original = run.context.proof.original
+    values = {
+        "open": seen.open_s / max(original.open_s, _LEAST_S),
+        "frame": seen.frame_s / max(original.frame_s, _LEAST_S),
+    }
+    run.workspace.write(_seen_file(candidate), json.dumps({"model": candidate.sha256, **values}))
+
+
+def _stored_seen(run: Run, candidate: Candidate, original: SeenTimes) -> SeenTimes | None:
+    """Return what an earlier run saw of a form; None where it saw nothing, or of another model."""
+    try:
+        values = read_json(run.workspace.path(_seen_file(candidate)), remedy="")
+        open_s, frame_s = float(values["open"]) * original.open_s, float(values["frame"]) * original.frame_s
+        is_its = values["model"] == candidate.sha256
+    except (EdgeoptError, KeyError, TypeError, ValueError):
+        return None
+    return SeenTimes(open_s, frame_s, candidate.profile) if is_its else None
+
+
+def _seen_file(candidate: Candidate) -> str:
+    return f"candidates/{candidate.name}/seen.json"
 
 
 def store_pace(run: Run, ratio: float) -> None:
-    """Keep how many times what was expected a fresh process took; 0: none ran."""
-    if ratio and run.context.proof:
-        values = {"model": run.context.original.fingerprint, "slower": run.context.proof.slower_by(ratio)}
-        run.workspace.write(_SLOWER, json.dumps(values))
+    """Keep how many times what was expected fresh processes took; 0: none ran, and less of an earlier run is kept."""
+    if proof := run.context.proof:
+        run.workspace.write(_SLOWER, json.dumps({**_pace_key(run), "slower": proof.slower_by(ratio or 1.0)}))
 
 
 def stored_pace(run: Run) -> float:
-    """Return how many times what is expected fresh processes of this model took in an earlier run of the folder."""
+    """Return how much slower than expected fresh processes are to be expected, by an earlier run of the folder.
+
+    It is the root of how much slower they were: that may have been a busy moment, which the process that was just timed
+    knows nothing of, and where it lets no process run, none shows that it is over.
+    """
     try:
         values = read_json(run.workspace.path(_SLOWER), remedy="")
-        return float(values["slower"]) if values["model"] == run.context.original.fingerprint else 1.0
-    except (EdgeoptError, KeyError, TypeError, ValueError):
+        is_its = _pace_key(run).items() <= values.items()
+        return math.sqrt(ProofTime.bounded(float(values["slower"]))) if is_its else 1.0
+    except (EdgeoptError, AttributeError, KeyError, TypeError, ValueError):
         return 1.0
+
+
+def _pace_key(run: Run) -> dict[str, str | int]:
+    """Return what makes fresh processes of another run comparable."""
+    context = run.context
+    return {"model": context.original.fingerprint, "target": context.target.name, "threads": context.threads}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.export.export import names_decoder
+from edgeopt.measurement.generation.budget import BUDGET_SECONDS
 from edgeopt.measurement.generation.long_windows import score_long_text
 from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS, score_text
 from edgeopt.optimization.folder.handover import MadeHere, hand_over
@@ -37,7 +38,6 @@ from edgeopt.optimization.generation.texts import TokenWindows, no_text
 from edgeopt.optimization.generation.time_shares import TimeShare, TimeShares
 from edgeopt.optimization.generation.workplace import Workplace, prepared, started, taken_over, write_ranges
 from edgeopt.optimization.generation.writer_run import (
-    BUDGET_SECONDS,
     Made,
     WriterRun,
     enter_forms,

@@ -17,7 +17,7 @@ from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.export.export import export_for
 from edgeopt.graph.model import Model
-from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.measurement.generation.budget import BUDGET_SECONDS, prove_budget
 from edgeopt.measurement.generation.sides.turns import PARTS, Prompt, Writes
 from edgeopt.optimization.folder.handover import MadeHere
 from edgeopt.optimization.folder.workspace import holds_run, lock_run
@@ -47,8 +47,6 @@ from edgeopt.system.text import format_bytes, typed_duration
 _MAKING = "make forms"
 _MADE_BYTES = 1 << 30
 """Bytes of float weights that become integers and are written in a second, where it goes fast: those of `w8a8`."""
-BUDGET_SECONDS = 3
-"""Times the seconds of the contest that proving a budget may take."""
 
 
 @dataclass(frozen=True, slots=True)

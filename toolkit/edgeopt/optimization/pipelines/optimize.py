@@ -51,7 +51,6 @@ from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
 from edgeopt.system.machine.environment import package_versions, read_environment
-from edgeopt.system.processes.time_limit import OutOfTime, limited
 from edgeopt.system.text import format_score
 
 _ROUNDS = 3
@@ -284,15 +283,11 @@ class _Joint:
             tell=self._hears.progress,
             seconds=turns_s,
             turns_s=turns_s or math.inf,
+            ends_s=max(self._ends_s or math.inf, monotonic() + _LEAST_PROVING_S),
             time_limit_s=self._limit_s,
             limit_with=partial(limit_with, self._limit_s) if self._limit_s else None,
         )
-        ends_s = max(self._ends_s or math.inf, monotonic() + _LEAST_PROVING_S)
-        try:
-            with limited(ends_s):
-                return _Tried(combination, judged, prove(candidates, folders, proving))
-        except OutOfTime:  # of slow models not two rounds are whole: the least is measured all the same
-            return _Tried(combination, judged, prove(candidates, folders, replace(proving, turns_s=math.inf)))
+        return _Tried(combination, judged, prove(candidates, folders, proving))
 
     def _form(self, stage: str, name: str) -> Path:
         return next(model.bundles[name] for model in self._models if model.stage == stage)

@@ -37,6 +37,8 @@ class Proving:
     """None: as long as `optimize` takes for a model."""
     turns_s: float = math.inf
     """Most seconds of the turns: what a time limit leaves behind them is for fresh processes."""
+    ends_s: float = math.inf
+    """Instant on the monotonic clock at which fresh processes end; two rounds of the turns are run all the same."""
     time_limit_s: float | None = None
     """Time limit of the whole command."""
     limit_with: Callable[[float], float] | None = None
@@ -70,7 +72,9 @@ def prove(candidates: Sequence[Candidate], folders: Mapping[str, Path], proving:
         tell=proving.tell,
         time_limit_s=proving.time_limit_s,
         limit_with=proving.limit_with,
+        until_s=proving.ends_s,
         turns_until_s=monotonic() + proving.turns_s,
+        is_measured_late=True,
     )
     return measure_and_choose(candidates, bench, proving.wish)
 

@@ -30,6 +30,8 @@ from typing import Any, BinaryIO, NoReturn
 
 ROOT = Path(__file__).resolve().parent
 STORE, WORKERS, JOBS = ROOT / "store", ROOT / "workers", ROOT / "jobs"
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+"""Version of this Python, by which its environments find their packages."""
 MARKER = "edgeopt-device:"
 """Stands before every answer."""
 NO_PACKAGES = "pip installs no"
@@ -79,17 +81,25 @@ def locked(path: Path, how: int) -> Iterator[bool]:
 
 def status(key: str) -> None:
     """Answer whether an environment is made, and how many bytes are free."""
-    ready = WORKERS / key / "ready"
-    if ready.is_file():
-        os.utime(ready)
-    answer({"ready": ready.is_file(), "free_bytes": shutil.disk_usage(ROOT).free})
+    is_ready = _is_ready(WORKERS / key)
+    if is_ready:
+        os.utime(WORKERS / key / "ready")
+    answer({"ready": is_ready, "free_bytes": shutil.disk_usage(ROOT).free})
+
+
+def _is_ready(place: Path) -> bool:
+    """Return whether an environment is whole, and its Python still the one that it was made with."""
+    try:
+        version = (place / "ready").read_text()
+    except OSError:
+        return False
+    return version == PYTHON and (place / "bin/python").exists()  # an upgrade may remove what the link leads to
 
 
 def facts() -> None:
     """Answer what decides which wheels and targets fit: the Python, the system, the processor and the C library."""
     libc, version = platform.libc_ver()
-    python = ".".join(map(str, sys.version_info[:2]))
-    values = {"python": python, "system": sys.platform, "machine": platform.machine(), "libc": [libc, version]}
+    values = {"python": PYTHON, "system": sys.platform, "machine": platform.machine(), "libc": [libc, version]}
     answer({**values, "flags": _processor_flags()})
 
 
@@ -120,7 +130,7 @@ def prepare(key: str, name: str, digest: str, extras: str, wheels: str = "{}") -
         fail("edgeopt came with another hash", "its sending was cut off: try again")
     place = WORKERS / key
     with locked(WORKERS / f"{key}.lock", fcntl.LOCK_EX):
-        if (place / "ready").is_file():
+        if _is_ready(place):
             return
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
@@ -149,7 +159,7 @@ def prepare(key: str, name: str, digest: str, extras: str, wheels: str = "{}") -
             shutil.rmtree(place, ignore_errors=True)
             last = " ".join(said[-_LAST_LINES:])
             fail(f"{NO_PACKAGES} edgeopt[{extras}]: {last}", "give the device a network, a pip.conf or a wheelhouse")
-        (place / "ready").touch()
+        (place / "ready").write_text(PYTHON)
 
 
 def _packages_from(wheels: dict[str, str], folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict
 from edgeopt.measurement.generation.answer_budget import AnswerBudget
-from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.measurement.generation.budget import BUDGET_SECONDS, prove_budget
 from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, rise_between
 from edgeopt.measurement.generation.sides.side_by_side import JudgingText, WriterSide, score_sides
@@ -21,9 +21,6 @@ from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.recipes.default_limits import MAX_RISE, Check
 from edgeopt.runtime.decoding.generation import AnswerOptions
 from edgeopt.system.amounts import Tenths
-
-_LONGER = 3
-"""Times the seconds of the turns that proving a budget may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ class BudgetGuard:
             self.prompts,
             AnswerOptions(most_tokens=self.options.output_tokens, ends=False),
             self.budget,
-            _LONGER * self.options.seconds,
+            BUDGET_SECONDS * self.options.seconds,
             say,
         )
         return [
