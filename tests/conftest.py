@@ -7,6 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# Workers take all cores already. With threads of their own, NumPy's OpenBLAS and torch wait in turn for one another,
+# spinning: rounding a small language model in blocks took 107 s of processor time instead of 12. Read on import.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from fixture_brief import briefly, ending_after
 from fixture_web import node_modules, web_package  # noqa: F401, fixtures

@@ -464,7 +464,7 @@ def test_a_step_taken_up_from_disk_keeps_its_engine(both, tmp_path, one_form):
     assert [one.name for one in again.candidates] == [one.name for one in first.candidates]
 
 
-def test_the_npu_target_says_what_is_missing(tmp_path):
+def test_the_npu_target_says_what_is_missing(tmp_path, brief):
     if "NPU" in EXECUTOR.devices():
         pytest.skip("this machine has an NPU")
     report = optimize("digits_detector", target="intel-npu", out=tmp_path / "o", steps=("simplify", "fuse"))

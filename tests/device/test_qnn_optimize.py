@@ -28,10 +28,13 @@ from edgeopt.system.disk import assets
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
-COMMAND = ("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune,activations")
+COMMAND = (
+    *("optimize", "digits_detector", "--target", "npu", "--budget", "33ms", "--skip", "prune,activations"),
+    *("--threads", "1"),
+)
 
 
-FEW = 64
+FEW = 32
 """Pictures that are simulated for each form: 160 have labels."""
 
 

@@ -58,14 +58,19 @@ def run_of(folder: Path) -> EarlierRun:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory) -> Path:
+    """A load of 400 frames, which no processor serves in time; half are warm-up.
+
+    So few that a machine serves some of the other half before waiting frames are given up, however busy it is.
+    """
     folder = tmp_path_factory.mktemp("load") / "out"
-    edgeopt.bench("digits_detector", load="fps:100000", budget_ms=2.0, seconds=0.02, threads=1, out=folder)
+    few = {"seconds": 0.02, "min_frames": 100}
+    edgeopt.bench("digits_detector", load="fps:10000", budget_ms=2.0, threads=1, out=folder, **few)
     return folder
 
 
 def test_a_load_that_misses_its_budget_is_no_pass_in_the_report(loaded):
     stored, run = read_stored(loaded), run_of(loaded)
-    assert stored.load.startswith("fps:100000 ")
+    assert stored.load.startswith("fps:10000 ")
     assert stored.verdict == "fail"
     assert run.verdict == run.latency.verdict == "FAIL"
     assert "2 ms FAIL" in render(read_stored_report([loaded]).document, "terminal")
