@@ -98,7 +98,7 @@ class Judgement:
     why: str = ""
     """Further ground for the word, or the reason why nothing is known."""
     instead: str = ""
-    """What would decide, where that is neither samples nor labels."""
+    """Remedy that would decide, where neither samples nor labels would."""
 
     @property
     def is_proven(self) -> bool:
