@@ -59,6 +59,9 @@ def test_prompts_may_be_of_a_form_that_is_not_decided_where_one_form_is_the_fast
     contest.word = lambda each: Word.KEPT if each.name == "w8" else Word.NOT_DECIDED
     assert split.enter_split(contest, SimpleNamespace(file_of=Path), entrants) == []
     assert [(each.prompts_by, each.tokens_by) for each in entered] == [("w8a8", "w8")]
+    contest.has_time = lambda entrants: False
+    assert split.enter_split(contest, SimpleNamespace(file_of=Path), entrants) == []  # which is fastest is not known
+    contest.has_time = lambda entrants: True
     (note,) = split.enter_split(contest, SimpleNamespace(file_of=Path), entrants[1:])
     assert note.detail == "w8 is the fastest form for prompts and for tokens: no second graph"
 

@@ -73,6 +73,7 @@ def test_one_beam_more_changes_what_is_written_and_nothing_else_is_searched_with
         assert tokens != [piece.token for piece in model.generate(text, most_tokens=12)]
         assert searched.account.runs == 11
         assert searched.account.computed_tokens == 1 + 4 * 11
+        assert searched.account.came_at_ns == searched.account.token_at_ns[:1]  # a server counts no TPOT of them
         with model.generate(text, beams=4, most_tokens=12) as answer:
             answer.cancel()
             assert list(answer) == []

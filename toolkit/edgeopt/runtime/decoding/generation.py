@@ -259,10 +259,15 @@ class Account:
         return self.token_at_ns[0] / 1e6 if self.token_at_ns else None
 
     @property
+    def came_at_ns(self) -> tuple[int, ...]:
+        """Instants at which tokens came; of an answer that comes as a whole the only one."""
+        return self.token_at_ns[:1] if self.comes_whole else self.token_at_ns
+
+    @property
     def tpot_ms(self) -> float | None:
         """Mean time of each token after the first; None before the second, and where all come at once."""
-        times = self.token_at_ns
-        return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 and not self.comes_whole else None
+        times = self.came_at_ns
+        return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 else None
 
 
 class Writing:

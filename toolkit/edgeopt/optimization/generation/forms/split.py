@@ -37,7 +37,9 @@ def enter_split(contest: FormContest, place: Workplace, entrants: list[Entrant])
     prompts = contest.fastest(_kept(contest, alone), "TTFT")
     if tokens is None or prompts is None:
         return []
-    if tokens is prompts and contest.has_time(entrants):
+    if tokens is prompts:
+        if not contest.has_time(entrants):
+            return []
         prompts = contest.fastest(_in(alone), "TTFT")
     if prompts is None or tokens is prompts:
         return [Note(NoteKind.INFO, f"{tokens.name} is the fastest form for prompts and for tokens: {NO_SECOND}")]

@@ -241,7 +241,7 @@ class Sounds:
         times = account.token_at_ns
         listen_ns, decode_ns = (times[0], times[-1] - times[0]) if times else (account.encode_ns, 0)
         stages = dict(zip(STAGES, (queue_ns + written.opening_ns, listen_ns, decode_ns), strict=True))
-        self._tally.answer(stages, times)
+        self._tally.answer(stages, account.came_at_ns)
         self._tally.add_tokens({"output": len(times), "computed": account.computed_tokens})
         self._tracer.record("transcription", request.headers, stages, {"gen_ai.usage.output_tokens": len(times)})
         figures = {f"{name}_ms": value / 1e6 for name, value in stages.items()}

@@ -197,7 +197,7 @@ class TextRoutes(Generic[W]):
         prefill_ns = times[0] - account.queue_ns if times else account.prefill_ns
         queue_ns += written.opening_ns + account.queue_ns
         stages = dict(zip(STAGES, (queue_ns, prefill_ns, decode_ns), strict=True))
-        self._tally.answer(stages, times)
+        self._tally.answer(stages, account.came_at_ns)
         self._tally.add_tokens(
             {
                 "prompt": account.prompt_tokens,

@@ -112,7 +112,7 @@ class Tally:
 
         Args:
             stages_ns: What each stage took, by its name.
-            token_at_ns: When each token was there, where they were written one by one.
+            token_at_ns: When tokens came: each, where they were written one by one.
         """
         times, whole_ns = [stages_ns[stage] for stage in self.ring.stages], sum(stages_ns.values())
         self.ring.feed()
