@@ -195,8 +195,9 @@ def read_as_the_recipe_says(
                 context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
     except OutOfTime as late:
         text = f"whether recipe {choice.recipe.name!r} reads the model right could not be checked in time"
-        enough_s = SPARE * late.whole_s / _READING
-        context.notes.append(Note(NoteKind.WARNING, text, longer(enough_s) if enough_s else LONGER))
+        needed_s = monotonic() - began_s + late.whole_s  # what is done counts twice: some to spare
+        more = longer(SPARE * needed_s / _READING) if late.whole_s else LONGER
+        context.notes.append(Note(NoteKind.WARNING, text, more))
         session.close()
 
 
@@ -235,7 +236,7 @@ def heed_slowness(run: Run) -> None:
         if pictures < AGREEMENT_PICTURES:
             text = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
             text += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
-            enough_s = AGREEMENT_PICTURES * frame_s / _LOOK
+            enough_s = SPARE * AGREEMENT_PICTURES * frame_s / _LOOK
             context.notes.append(Note(NoteKind.WARNING, text, longer(enough_s)))
     if looked is None:
         return

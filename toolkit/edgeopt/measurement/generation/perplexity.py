@@ -97,14 +97,17 @@ class Rise:
             return Word.KEPT
         return Word.LOST if self.low > allowed else Word.NOT_DECIDED
 
-    def windows_to_decide(self, windows: int, allowed: float) -> int:
+    def windows_to_decide(self, windows: int, allowed: float, power: int = 2) -> int:
         """Return about how many windows would prove that it is kept; 0: none would, it is not clearly allowed.
 
-        The bound shrinks with the root of their number.
+        Args:
+            windows: That were judged.
+            allowed: By which it may rise.
+            power: The bound shrinks with this root of their number.
         """
         if not self.value < allowed:
             return 0
-        return math.ceil(windows * ((self.high - self.value) / (allowed - self.value)) ** 2)
+        return math.ceil(windows * ((self.high - self.value) / (allowed - self.value)) ** power)
 
 
 def windows_of(tokens: Sequence[int], context: int, length: int = WINDOW_TOKENS) -> list[list[int]]:

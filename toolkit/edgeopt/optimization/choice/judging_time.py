@@ -15,6 +15,7 @@ from edgeopt.optimization.candidates.measure import late_s
 from edgeopt.optimization.candidates.scoring import stored_baseline
 from edgeopt.optimization.choice.stored_scores import stored_scores
 from edgeopt.optimization.choice.time_kept import AGREEING, LABELLED, judged_frame_s
+from edgeopt.optimization.options import Prefer
 from edgeopt.optimization.run import Run
 from edgeopt.recipes.inputs.frames import Frames
 from edgeopt.system.processes.time_limit import LONGER, longer
@@ -56,7 +57,8 @@ def forms_judged_in_time(run: Run, tested: Sequence[Candidate]) -> list[Candidat
         return [*tested]
     known = _scored_before(run, tested)
     kept = [*known]
-    for candidate in sorted(tested, key=lambda form: -_speedup(form)):
+    is_small_wanted = run.wish.prefer is Prefer.SIZE
+    for candidate in sorted(tested, key=lambda form: form.size_bytes if is_small_wanted else -_speedup(form)):
         if candidate not in kept and _can_decide(run, [*kept, candidate], known):
             kept.append(candidate)
     if not kept and run.labelled:
@@ -72,7 +74,7 @@ def forms_judged_in_time(run: Run, tested: Sequence[Candidate]) -> list[Candidat
 
 def answers_of(forms: Sequence[Candidate]) -> float:
     """Return how many answers of the original take as long as those of some forms to one sample."""
-    return sum(1 / max(_speedup(form), 1.0) for form in forms)
+    return sum(1 / max(_speedup(form), 1e-9) for form in forms)
 
 
 def tell_of_few_samples(run: Run, frames: Frames, judged: Sequence[Judgement]) -> None:

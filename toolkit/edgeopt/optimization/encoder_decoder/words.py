@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import drop_of_means
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.measurement.accuracy.paired_shares import most_unseen
 from edgeopt.measurement.generation.held_out import HeldOut
 from edgeopt.measurement.generation.perplexity import Rise
@@ -65,19 +66,19 @@ def wrong_words(model: EncoderDecoder, held: Sequence[HeldOut]) -> WrongWords:
 def rise_of_words(before: WrongWords, after: WrongWords) -> Rise:
     """Return what the word error rate rose by, with its 95 % interval over sounds, paired.
 
-    Where no answer differs, a share of sounds that so few do not show may lose a word each.
+    A rare sound whose words are all lost is not seen among few, however alike the answers to those are.
 
     Args:
         before: Of the original.
         after: Of a form, for the same sounds.
     """
     count, words = len(before.errors), max(before.words, 1)
-    value = after.rate - before.rate
+    value = float((after.errors - before.errors).sum()) / words
     if count < 2:
         return Rise(value, -1.0, 1.0)  # one sound says nothing of others
     rates = (-each.errors * count / words for each in (before, after))
     drop = drop_of_means(*rates)
-    unseen = most_unseen(count, _TAIL) * count / words
+    unseen = most_unseen(count, _TAIL)
     return Rise(value, min(drop.low, value - unseen), max(drop.high, value + unseen))
 
 
@@ -107,7 +108,7 @@ def refuse_by_words(contest: FormContest, entrants: Sequence[Entrant], shares: T
                 heard = wrong_words(opened, held)
             other.words = rise_of_words(base, heard)
             parts.append(f"{other.name} {heard.rate:.1%}")
-            if other.words.value > contest.max_rise:
+            if not is_within(other.words.value, contest.max_rise):
                 more = f"its word error rate is {heard.rate:.1%}, the original's {base.rate:.1%}"
                 other.out, other.is_unfit = more, True
         contest.listener.progress("hear the words", len(left), len(left))

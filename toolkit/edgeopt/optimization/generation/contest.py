@@ -195,8 +195,10 @@ class FormContest:
         return rise_between(self._base(entrant.windows), entrant.score)
 
     def word(self, entrant: Entrant) -> Word:
-        """Return what is proven of its accuracy: of its perplexity, and of its words where they were heard."""
+        """Return what is proven of its accuracy: of its perplexity, and of its words where sounds have transcripts."""
         words = {rise.word(self.max_rise) for rise in (self.rise(entrant), entrant.words) if rise}
+        if entrant.words is None and all(getattr(window, "transcript", "") for window in self.windows):
+            words.add(Word.NOT_DECIDED)  # they were not heard
         return next(word for word in (Word.LOST, Word.NOT_DECIDED, Word.KEPT) if word in words)
 
     def agreement(self, entrant: Entrant) -> float:

@@ -132,10 +132,12 @@ def _proof(report: LanguageReport, best: LanguageForm) -> dict[str, Any] | None:
     if best.rise is None:
         return None
     windows = best.windows or report.windows
+    words = {"words_most": best.words.high} if best.words else {}
     return {
         "word": best.word,
         "samples": windows,
         "window_tokens": report.window_tokens,
         "allowed": report.max_drop,
         "rise_most": best.rise.high,
+        **words,
     }

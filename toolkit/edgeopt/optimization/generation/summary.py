@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from edgeopt.measurement.accuracy.judgement import Word
-from edgeopt.measurement.generation.perplexity import MOST_WINDOWS
+from edgeopt.measurement.generation.perplexity import MOST_WINDOWS, Rise
 from edgeopt.optimization.generation.result import ORIGINALS, LanguageForm, LanguageReport
 from edgeopt.optimization.report.columns import Columns, make_candidates_table, make_document, size_of
 from edgeopt.report.document import CommandOutcome, Document, Section, Table, Value, VerdictLines
@@ -54,7 +54,7 @@ def _losses(report: LanguageReport) -> Table:
         "form": lambda form: form.name,
         "perplexity": lambda form: "" if form.windows and form.windows < report.windows else f"{form.perplexity:.3f}",
         "rise": lambda form: str(form.rise) if form.rise else "",
-        "wrong words": lambda form: str(form.words) if form.words else "",
+        "word errors": lambda form: _points(form.words) if form.words else "",
         "accuracy": lambda form: form.word,
         "same tokens": lambda form: f"{form.agreement:.1%}",
         "size": size_of,
@@ -88,7 +88,7 @@ def _verdict(report: LanguageReport) -> VerdictLines:
         split = f" (prompts by {best.prompts_by}, tokens by {best.tokens_by})" if best.prompts_by else ""
         sentence = (
             f"{best.name}{split} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
-            f"{best.perplexity:.2f}: {best.word}"
+            f"{best.perplexity:.2f}{f', its word error rate {_points(best.words)}' if best.words else ''}: {best.word}"
         )
         facts = [*_accuracy(report), *_memory(report)]
     if report.image_encoder:
@@ -114,16 +114,25 @@ def _memory(report: LanguageReport) -> list[Value]:
     return [Value("memory", text)]
 
 
+def _points(rise: Rise) -> str:
+    """Return the rise of a rate, which is a difference and no share of the original's."""
+    return f"{100 * rise.value:+.1f} [{100 * rise.low:+.1f}, {100 * rise.high:+.1f}] points"
+
+
 def _accuracy(report: LanguageReport) -> list[Value]:
     """Return what is proven of the chosen form's accuracy, and what would decide it."""
     best = report.best
     assert best.rise is not None
     windows = best.windows or report.windows
-    rises = f"perplexity {best.rise}" + (f", word error rate {best.words}" if best.words else "")
+    rises = f"perplexity {best.rise}" + (f", word error rate {_points(best.words)}" if best.words else "")
     values = [Value("accuracy", f"{best.word}: {rises}, {report.max_drop:.1%} allowed ({report.judge})")]
     if best.word == Word.NOT_DECIDED:
         undecided = [rise for rise in (best.rise, best.words) if rise and rise.high > report.max_drop]
-        wanted = [rise.windows_to_decide(windows, report.max_drop) for rise in undecided]
+        wanted = [
+            # what is not seen of few sounds shrinks with their number, not with its root
+            rise.windows_to_decide(windows, report.max_drop, power=1 if rise is best.words else 2)
+            for rise in undecided
+        ]
         more = max(wanted) if all(wanted) else 0
         proven = max(rise.high for rise in undecided)
         ways = [f"--max-drop {math.ceil(proven * 1000) / 1000:g} is what this proves"]

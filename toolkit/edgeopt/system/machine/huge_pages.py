@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext, suppress
@@ -31,6 +32,8 @@ _ADVISE, _REFUSE, _COLLAPSE, _LET_GO = 14, 15, 25, 4
 at once; `MADV_DONTNEED`: pages of a file are no longer this process's."""
 _HELD, _OF_FILE = np.uint64(62), np.uint64(61)
 """First bit of a page in `pagemap` that says that it is held, in memory or swapped out; and that it is a file's."""
+_DELETED = " (deleted)"
+"""Behind the name of a mapped file that was replaced or removed since."""
 _PIECE_BYTES = 1 << 30
 """Memory that is looked at together: a process may have reserved much more than it holds."""
 _FULL = 7 / 8
@@ -69,7 +72,7 @@ def huge_pages(size_bytes: int = 0, folder: Path | None = None) -> Iterator[None
         full = without(_filled(_whole(_written(), size), size), full_before)
         _advise(without(ready, full), _REFUSE)  # what comes there later need not hold 2 MiB
         _advise(full, _ADVISE)  # at once: a moment later other memory may lie there
-        files = _files_in(folder) if folder else frozenset()
+        files = _mapped_in(folder) if folder else frozenset()
         if full or (files and _written(_names(files))):
             Thread(target=_move, args=(full, files), name=MOVER, daemon=True).start()
 
@@ -144,11 +147,17 @@ def _free_huge_bytes(size: int) -> int:
     return result
 
 
-def _files_in(folder: Path) -> frozenset[Path]:
+def _mapped_in(folder: Path) -> frozenset[Path]:
+    """Return the files of a folder that are mapped, those of its links too: it may hold thousands of others."""
     try:
-        return frozenset(file for file in folder.iterdir() if file.is_file())
+        place = str(folder.resolve())
+        with os.scandir(folder) as entries:
+            links = {os.path.realpath(entry.path) for entry in entries if entry.is_symlink()}
+        lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
         return frozenset()
+    names = {line.split(maxsplit=5)[5].removesuffix(_DELETED) for line in lines if "/" in line}
+    return frozenset(Path(name) for name in names if os.path.dirname(name) == place or name in links)
 
 
 def _names(files: Iterable[Path]) -> frozenset[str]:
@@ -166,7 +175,7 @@ def _written(files: Set[str] = frozenset()) -> list[Range]:
     for line in lines:
         where, rights, _, _, file, *name = line.split(maxsplit=5)
         is_own = file == "0" and (not name or name[0] == "[heap]")
-        of_file = bool(name) and name[0] in files and rights in ("rw-p", "r--s")
+        of_file = bool(name) and name[0].removesuffix(_DELETED) in files and rights in ("rw-p", "r--s")
         if of_file or (is_own and not files and rights == "rw-p"):
             begin, end = where.split("-")
             result.append((int(begin, 16), int(end, 16)))
