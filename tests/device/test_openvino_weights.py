@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from edgeopt.executors.openvino.memory import held_bytes
 from edgeopt.executors.openvino.short_weights import keep_short
 from edgeopt.executors.openvino.weights_in_file import WeightsInFile
 from edgeopt.graph.facts.constants import Constant, constants_of
+from edgeopt.system.machine.processor import cpu_architecture
 
 pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 _INPUTS, _OUTPUTS, _BLOCK = 256, 512, 64
@@ -169,3 +171,41 @@ def test_what_is_held_is_foreseen_by_types_and_readers(tmp_path):
     assert held_bytes(beside, is_alone=False) == packed * count
     assert held_bytes(beside, is_alone=True) == (packed - stored) * count
     assert held_bytes(inside, is_alone=True) == stored * count
+
+
+@pytest.mark.skipif(cpu_architecture() != "x86-64", reason="this processor does not read numbers at any place")
+@pytest.mark.parametrize("pad", ["", "a"])  # three bytes before the graph: one of both lies at an odd place
+def test_weights_inside_a_graph_stay_there_wherever_they_lie(pad, tmp_path):
+    file, shape = tmp_path / "model.onnx", [_INPUTS, _OUTPUTS]
+    short = np.random.default_rng(3).normal(size=shape).astype(np.float32).view(np.uint32) >> 16
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["weights"], ["floats"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["x", "floats"], ["y"]),
+        ],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, None, _INPUTS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, _OUTPUTS])],
+        [helper.make_tensor("weights", TensorProto.BFLOAT16, shape, short.astype(np.uint16).tobytes(), raw=True)],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10, doc_string=pad), file)
+    openvino, model = read(file)
+    wanted = answer(openvino, model)
+    stored = WeightsInFile(file)
+    stored.put_in(openvino, model)
+    assert [*stored._mapped] == [file]
+    np.testing.assert_array_equal(answer(openvino, model), wanted)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lists what is mapped")
+def test_the_processor_needs_no_library_of_other_devices():
+    code = (
+        "from pathlib import Path\n"
+        "from edgeopt.executors.openvino import EXECUTOR\n"
+        "assert EXECUTOR.why_unavailable() is None\n"
+        "assert EXECUTOR.why_no_provider(('CPU',)) is None\n"
+        "maps = Path('/proc/self/maps').read_text()\n"
+        "assert 'libopenvino.so' in maps and 'intel_gpu' not in maps\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -103,6 +103,7 @@ def test_no_target_is_told_to_do_what_fails(name, found):
 def test_an_npu_that_is_not_there_is_not_told_to_install_what_is_installed(monkeypatch):
     """OpenVINO may be installed where the NPU or its driver is not."""
     monkeypatch.setattr(type(EXECUTOR), "devices", lambda self: ("CPU",))
+    monkeypatch.setattr(type(EXECUTOR), "has_cpu", lambda self: True)
     npu = next(one for one in find_reach() if one.name == "intel-npu")
     assert npu.where is Where.MISSING
     assert npu.reason == "OpenVINO is here and finds no NPU"

@@ -196,14 +196,14 @@ class OpenVino(Executor):
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed and finds a device."""
         try:
-            is_here = _has_cpu(_openvino().Core()) or self.devices()
+            is_here = self.has_cpu() or self.devices()
         except Exception as error:  # a broken installation fails in the loader, with any class of error
             return Missing(sentence_of(error).removesuffix(f": {_PURPOSE} needs it"), _REMEDY)
         return None if is_here else Missing("OpenVINO finds no device", _REMEDY)
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
         """Return None if the device is here; without it OpenVINO's wheels compile nothing for it on Linux."""
-        if set(providers) == {_CPU} and _has_cpu(_openvino().Core()):
+        if set(providers) == {_CPU} and self.has_cpu():
             return None
         missing = ", ".join(sorted(set(providers) - set(self.devices())))
         return (
@@ -211,6 +211,14 @@ class OpenVino(Executor):
             if missing
             else None
         )
+
+    def has_cpu(self) -> bool:
+        """Return whether it runs on the processor, without the libraries of other devices.
+
+        Raises:
+            MissingDependencyError: If openvino is not installed.
+        """
+        return _has_cpu(_openvino().Core())
 
     def devices(self) -> tuple[str, ...]:
         """Return the devices that are really here.
