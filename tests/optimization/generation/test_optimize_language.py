@@ -292,6 +292,16 @@ def test_accuracy_that_was_asked_for_and_is_not_decided_is_no_success(report):
     assert kept.exit_code == 0
 
 
+def test_words_that_are_not_decided_are_shown_and_weigh_in_the_choice(report):
+    heard = replace(judged("heard", 2.0, 0.005, 0.005), word="NOT DECIDED", words=Rise(0.009, -0.01, 0.06))
+    shown = replace(report, candidates=(report.candidates[0], heard), chosen="heard", max_drop=0.02, windows=20)
+    text = " ".join(render(summarize_language(shown), "terminal", Paper(80)).split())
+    assert "word error rate +0.9 [-1.0, +6.0] points, 2.0% allowed" in text
+    assert "--max-drop 0.06 is what this proves" in text
+    read = replace(heard, name="read", words=Rise(0.0, -0.03, 0.03), rise=Rise(0.01, 0.0, 0.02))
+    assert choose_form([report.candidates[0], heard, read]) == "read"
+
+
 def test_a_form_that_loses_more_than_is_allowed_is_seldom_kept():
     """Windows of 24 texts, a rise of a hair more than 2 %: KEPT is wrong, in 2.5 % of cases and a little more."""
     chance = np.random.default_rng(5)

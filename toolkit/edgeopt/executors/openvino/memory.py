@@ -6,10 +6,13 @@ from collections.abc import Set
 from pathlib import Path
 
 from edgeopt.graph.facts.constants import BFLOAT16, FLOAT16, Constant, constants_of
+from edgeopt.graph.facts.lookup_tables import TABLES
 from edgeopt.graph.facts.readers import readers_of
 
-_TABLE = frozenset({"Gather", "GatherBlockQuantized", "Cast Gather"})
+_TABLE = frozenset({*(op.decode() for op in TABLES), "Cast Gather"})
+"""Readers of a table: rows of it are looked up."""
 _PRODUCT = frozenset({"Cast MatMul"})
+"""Readers of weights that products read, widened."""
 
 
 def held_bytes(file: Path, *, is_alone: bool) -> int:

@@ -13,7 +13,7 @@ from edgeopt.graph.facts.constants import GRAPH, INITIALIZER, Constant, constant
 from edgeopt.graph.files.message_fields import fields_of
 
 _NODE, _INPUT, _OP = 1, 1, 4
-_TABLES = {b"Gather": (0,), b"GatherBlockQuantized": (0, 2, 3)}
+TABLES = {b"Gather": (0,), b"GatherBlockQuantized": (0, 2, 3)}
 """Inputs that are tables, by the op: rows, and of rows in blocks their scales and zero points."""
 _MOST_BYTES = 4096
 """A constant whose numbers lie outside takes less than that in the graph."""
@@ -51,4 +51,4 @@ def tables_of(data: mmap.mmap | bytes, begin: int, end: int) -> set[bytes]:
             inputs.append(data[first:last])
         elif number == _OP:
             op = data[first:last]
-    return {inputs[place] for place in _TABLES.get(op, ()) if place < len(inputs) and inputs[place]}
+    return {inputs[place] for place in TABLES.get(op, ()) if place < len(inputs) and inputs[place]}
